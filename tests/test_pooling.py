@@ -68,6 +68,9 @@ def test_bert_as_services_none_and_without_special_tokens(model: SentenceTransfo
     expected = np.stack([vectors[1:-1].mean(axis=0) for vectors in tokens[1:]])
     np.testing.assert_allclose(inner[1:], expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=2e-6)
     assert [len(v) for v in model.encode(TEXTS, pooling="none", special_tokens=False)] == [len(v) - 2 for v in tokens]
+    text = model.encode(TEXTS[0], output_value=None, special_tokens=False)
+    names = ("input_ids", "token_type_ids", "attention_mask", "token_embeddings")
+    assert {len(text[name]) for name in names} == {len(tokens[0]) - 2}
 
 
 def test_first_last_and_pooler(model: SentenceTransformer) -> None:

@@ -161,7 +161,7 @@ class Plan(TextPlan):
         self,
         texts: Sequence[str],
         *,
-        sentences: bool = False,
+        as_dicts: bool = False,
         spans: Sequence[Any] | None = None,
         exact: bool = False,
         info: bool = False,
@@ -171,7 +171,7 @@ class Plan(TextPlan):
         Parameters
         ----------
         texts : sequence of n str
-        sentences : bool
+        as_dicts : bool
             Return dicts of the ids, the vectors of the tokens and the sentence vector, which takes a second forward.
         spans : sequence of n, optional
             Return the vectors of these spans of each text, see `TokenWindows.members`.
@@ -191,7 +191,7 @@ class Plan(TextPlan):
         TypeError, ValueError
             As `run`.
         """
-        width = self.width if sentences else 0
+        width = self.width if as_dicts else 0
         prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
         result, n_truncated, infos = list[Any](), list[int](), list[TextInfo]()
         check_texts(texts)
@@ -207,13 +207,14 @@ class Plan(TextPlan):
                 result += map(self.vectors, self.spans([*zip(encodings, members, strict=True)]))
                 continue
             vectors = [tokens.view(Scores) for tokens in self.tokens(encodings)]
-            if not sentences:
+            if not as_dicts:
                 result += vectors
                 continue
             of_texts = self.after_pooling(self.pool(encodings), groups)[:, :width]
             for encoding, tokens, vector in zip(encodings, vectors, of_texts, strict=True):
-                text = {"input_ids": encoding.ids, "token_type_ids": encoding.token_types}
-                text["attention_mask"] = np.ones(len(encoding), dtype=np.int64)
+                rows = slice(None) if self.special_tokens else encoding.special_tokens_mask == 0
+                text = {"input_ids": encoding.ids[rows], "token_type_ids": encoding.token_types[rows]}
+                text["attention_mask"] = np.ones(len(tokens), dtype=np.int64)
                 text |= {"token_embeddings": tokens, "sentence_embedding": vector}
                 result.append({**text, "modality": "text", **prompt})
         return result, np.array(n_truncated, dtype=np.int64), infos

@@ -39,14 +39,14 @@ class TokenPlan(TextPlan):
     task : str or None
     modules : tuple
         The modules after the Transformer: VectorModule, MultiVectorMask, TokenPooling.
-    whole : bool
+    as_dicts : bool
         Make a dict of all tokens of a text, not an array of those that are kept.
     """
 
     first: Transformer
     task: str | None
     modules: tuple[Any, ...]
-    whole: bool = False
+    as_dicts: bool = False
 
     @property
     def model(self) -> BertModel:
@@ -62,6 +62,15 @@ class TokenPlan(TextPlan):
         """Compute an array (tokens, width), float32, or a dict, of each text."""
         return np.fromiter(self.tokens([group[0] for group in groups]), dtype=object)
 
+    def gather(self, items: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the items of a chunk, a copy for each equal text but the first: callers may change one of them."""
+        seen = set[int]()
+        for i, item in enumerate(items):
+            if id(item) in seen:
+                items[i] = {**item, **_copies(item)} if isinstance(item, dict) else item.copy()
+            seen.add(id(item))
+        return items
+
     def tokens(self, encodings: Sequence[Encoding]) -> Iterator[Any]:
         """Compute the vectors of the tokens of each text, or its dict."""
         prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
@@ -70,10 +79,10 @@ class TokenPlan(TextPlan):
         for place, step in self.model.steps(batch):
             added = added_of_all[place]
             kept = self._kept(step, added)
-            rows = kept | (self.whole and not pools)
+            rows = kept | (self.as_dicts and not pools)
             ends = np.cumsum([0, *rows])[step.cu_seqlens[1:]]
             vectors = self._after_modules(self._states(step, added)[rows], ends)
-            if not self.whole:
+            if not self.as_dicts:
                 yield from (x.view(Scores) for x in vectors)
                 continue
             for x, (start, end) in zip(vectors, pairwise(step.cu_seqlens), strict=True):
@@ -126,6 +135,11 @@ class TokenPlan(TextPlan):
                 pooled = module.pool(np.split(x, ends[:-1]), task=self.task)
                 x, ends = np.concatenate(pooled), np.cumsum([*map(len, pooled)])
         return np.split(x, ends[:-1])
+
+
+def _copies(item: dict[str, Any]) -> dict[str, Any]:
+    """Return copies of the arrays of a text."""
+    return {name: value.copy() for name, value in item.items() if isinstance(value, np.ndarray)}
 
 
 class ExpandedOps(WrappedOps):

@@ -245,9 +245,10 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
                 needed_tokens = np.unique(np.concatenate([result.tokens for result in results]))
         elif stop == depth:  # the last state is an output by itself
             kept.add(depth)
-        self._check_memory(batch, len(kept), len(attentions or ()), logits)
+        kept = {i for i in kept if first <= i <= stop}
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
+        self._check_memory(batch, len(kept), len(probs), logits)
         for tokens, step, i, x in self.run_steps(batch, stop, start, needed_tokens, probs):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
@@ -259,7 +260,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
 
         nothing = np.zeros((0, H), self.ops.dtype)
         # Each one is released as soon as it is padded, so only one exists twice.
-        padded = {i: batch.pad(states.pop(i, nothing)) for i in sorted(kept) if first <= i <= stop}
+        padded = {i: batch.pad(states.pop(i, nothing)) for i in sorted(kept)}
         pairs = {i: batch.pad_pairs(probs.pop(i), self.config.num_attention_heads) for i in list(probs)}
         values: list[FloatArray | None] = [result.array for result in results]
         if self.head_name is None:  # the last hidden state, then the pooler's output

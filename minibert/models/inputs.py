@@ -153,7 +153,7 @@ def as_vectors(name: str, values: object, hidden_size: int, ndim: int | None = N
         raise TypeError(f"{name} holds {array.dtype} values; expected float vectors (float32).")
     if array.ndim < 1 or array.ndim != (ndim or array.ndim) or array.shape[-1] != hidden_size:
         axes = "B sequences, S tokens" if ndim else "..."
-        raise ValueError(f"{name} has shape {array.shape}; expected ({axes}, {hidden_size}), the model's hidden_size.")
+        raise ValueError(f"{name} has shape {array.shape}; expected ({axes}, {hidden_size}).")
     return array
 
 

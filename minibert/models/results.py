@@ -29,7 +29,7 @@ class Result:
     places : int ndarray
         The row of each result; the other rows stay zeros.
     tokens : int ndarray
-        Which of the T tokens the result is computed from, in increasing order; of a result of tokens, one for each row.
+        The tokens, of T, that are needed, increasing. For a result of tokens: the token of each row.
     rows_at_once : int or None
         None: this is a result of sequences.
     """

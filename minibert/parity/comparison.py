@@ -66,7 +66,8 @@ def check(
         What both were given, as the model takes it: input_ids, attention_mask, token_type_ids, position_ids. Default:
         the input_ids of the dump, with its mask and types; else the inputs of `probe`, for a `SentenceTransformer`.
     budget : "float32", "float16", "bfloat16" or float
-        The precision that is allowed, or the largest RMS error in units of a float32 forward's.
+        The precision that is allowed, or the largest RMS error in units of a float32 forward's; the largest error of a
+        number may be twice as many of its units.
     names : mapping, optional
         Names in the dump -> names of minibert.
     raw : mapping, optional

@@ -71,7 +71,7 @@ class Subject:
             model, pipeline, tokenizer = model.model, model.pipeline, model.tokenizer
         if not hasattr(model, "with_ops") or not hasattr(model, "trace"):
             raise TypeError(
-                f"parity.check was given a {type(model).__name__}; expected a model of minibert: "
+                f"expected a model of minibert, got a {type(model).__name__}: give "
                 "BertModel.from_pretrained(...), minibert.load(...) or SentenceTransformer(...)."
             )
         if model.compute_type != "float32":
@@ -117,7 +117,7 @@ class Subject:
     def vectors(self, last_state: FloatArray, batch: PackedBatch) -> FloatArray:
         """Return the sentence vectors of a last hidden state in padded form: (B, width).
 
-        The state is rounded to float32 only where a module after the pooling computes in float32.
+        The pooling computes in float64 and rounds to float32.
         """
         assert self.pipeline is not None
         packed = np.ascontiguousarray(last_state[batch.mask])

@@ -198,7 +198,7 @@ class MultiVectorEncoder(VectorModel):
             Show the number of texts done and the time left, on the standard error.
         output_value : {"token_embeddings", None}
             None: a dict for each text, with the vectors of all its tokens, their ids, and in "attention_mask" whether a
-            token is kept.
+            token is kept. With a pooling of tokens, only the vectors that it makes.
         convert_to_numpy : bool
             False: tensors of torch instead of arrays.
         normalize_embeddings : bool
@@ -238,7 +238,7 @@ class MultiVectorEncoder(VectorModel):
             truncation=truncation,
             normalize_embeddings=normalize_embeddings,
         )
-        plan = self._plan(options, task, *filter(None, [token_pooling]), whole=output_value is None)
+        plan = self._plan(options, task, *filter(None, [token_pooling]), as_dicts=output_value is None)
         vectors = plan.run_at_once(texts, show_progress_bar).tolist()
         return as_requested(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)
 
@@ -254,7 +254,7 @@ class MultiVectorEncoder(VectorModel):
         name = self._choose_prompt(options.prompt_name, options.prompt, *names)
         return self._plan(dataclasses.replace(options, prompt_name=name), task)
 
-    def _plan(self, options: EncodeOptions, task: str | None, *last: TokenPooling, whole: bool = False) -> TokenPlan:
+    def _plan(self, options: EncodeOptions, task: str | None, *last: TokenPooling, as_dicts: bool = False) -> TokenPlan:
         first, most = self._modules[0], self.max_seq_length
         if task is not None and not isinstance(task, str):
             raise TypeError(f"task is a {type(task).__name__}; expected 'query', 'document' or None.")
@@ -265,9 +265,9 @@ class MultiVectorEncoder(VectorModel):
         if task == "query" and (expansion := first.query_expansion) is not None:
             fixed = expansion["strategy"] == "fixed"
             length = expansion["length"] if fixed else max(expansion["length"], length)
-        windows = self.windows(options, min(length, self.config.max_length))
-        normalize = check_bool("normalize_embeddings", options.normalize_embeddings) and not whole
-        return TokenPlan(windows, first, task, (*self._modules[1:], *[_NORMALIZE] * normalize, *last), whole)
+        windows = self.windows(options, min(length, self.config.longest))
+        normalize = check_bool("normalize_embeddings", options.normalize_embeddings) and not as_dicts
+        return TokenPlan(windows, first, task, (*self._modules[1:], *[_NORMALIZE] * normalize, *last), as_dicts)
 
     def similarity(self, embeddings1: Any, embeddings2: Any, **options: Any) -> Any:
         """Score every query with every document, by `similarity_fn_name`: (m, n), float32.

@@ -382,9 +382,7 @@ def token_values(
         spans = [spans] if single else spans
         if len(spans) != len(texts):
             raise ValueError(f"spans= has {len(spans)} lists for {len(texts)} texts; give one for each text.")
-    values, n_truncated, infos = plan.run_tokens(
-        texts, sentences=as_dicts, spans=spans, exact=with_info, info=with_info
-    )
+    values, n_truncated, infos = plan.run_tokens(texts, as_dicts=as_dicts, spans=spans, exact=with_info, info=with_info)
     if by_sentence and with_info:
         infos = [dataclasses.replace(info, spans=tuple(pairs)) for info, pairs in zip(infos, spans, strict=True)]
     return values, n_truncated, infos

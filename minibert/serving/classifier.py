@@ -86,4 +86,4 @@ class Classifier(ServedModel[CrossEncoder]):
         encodings = [encoding for (encoding,) in tokens.groups]
         kind = PlanMethod(CrossEncoder.logits_of, model, id(model))
         job = Job(kind, encodings, [*map(len, encodings)], assemble)
-        return self.prepared(job, tokens, options.field, prompt_name, len(inputs) * num_labels)
+        return self.with_report(job, tokens, options.field, prompt_name, len(inputs) * num_labels)

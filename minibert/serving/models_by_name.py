@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from minibert.bert.families import architectures
-from minibert.checkpoint.files import locate
 from minibert.encode.modules import list_modules, loader_of
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.loading import full_name
+from minibert.sentence.loading import check_load, full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.classifier import Classifier
@@ -35,7 +34,7 @@ def load_served(name: str, **options: Any) -> Model:
     It is `CrossEncoder` for a head for sequence classification, `MultiVectorEncoder` for late interaction, else
     `SentenceTransformer`. modules.json decides it; without this file, `architectures` of config.json.
     """
-    files = locate(full_name(name), revision=options.get("revision"))
+    files = check_load("load_served", options)[0].locate(full_name(name))
     entries = list_modules(files)
     if entries is None:
         heads = {"BertForSequenceClassification": "CrossEncoder", "HF_ColBERT": "MultiVectorEncoder"}
@@ -68,7 +67,7 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         self._any_name = settings.any_model_name
 
     def knows(self, name: str) -> bool:
-        """Return whether `name` is a model's name as for `served`; `any_name` does not matter."""
+        """Return whether `name` is a model's name as for `served`; `Settings.any_model_name` does not matter."""
         return name == "default" or self._find(name) is not None
 
     def served(self, name: str | None = None) -> ServedModel[Any]:

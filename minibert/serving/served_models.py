@@ -91,15 +91,15 @@ class RequestOptions:
 
 
 class PlanMethod(NamedTuple):
-    """A `Kind`: a method, and the plan or the model whose method it is. Its results are those of the units."""
+    """A `Kind`: a function of (owner, units) with a result for each unit; the owner is a plan, a model or None."""
 
     method: Callable[[Any, Sequence[Any]], Iterable[FloatArray]]
-    plan: Hashable
+    owner: Hashable
     rate_key: Hashable
 
     def compute(self, units: Sequence[Any], /) -> list[FloatArray]:
         """Compute one result per unit."""
-        return [*self.method(self.plan, units)]
+        return [*self.method(self.owner, units)]
 
 
 class ServedModel(Generic[_Model]):
@@ -165,7 +165,7 @@ class ServedModel(Generic[_Model]):
         tokenizer.truncation_side = side or tokenizer.truncation_side
         return dataclasses.replace(windows, tokenizer=tokenizer)
 
-    def prepared(self, job: Job, tokens: Tokenized, field: str, prompt_name: str | None, n_numbers: int) -> Prepared:
+    def with_report(self, job: Job, tokens: Tokenized, field: str, prompt_name: str | None, n_numbers: int) -> Prepared:
         """Return a job, its report, and the first window of each input.
 
         Raises
@@ -277,13 +277,13 @@ class Embedder(ServedModel[SentenceTransformer]):
             tokens = tokenized([(text, None) for text in inputs], plan.windows)
         units = [window for group in tokens.groups for window in group]
         kind = PlanMethod(Plan.tokens if options.tokens else Plan.pool, plan, id(model))
-        assemble = functools.partial(_token_vectors if options.tokens else _vectors, plan, tokens)
+        assemble = functools.partial(_vectors_of_tokens if options.tokens else _vectors, plan, tokens)
         if options.tokens:
             n_numbers = plan.pooled_width * sum(len(tokens.groups[row][0]) for row in tokens.rows)
         else:  # the pooled vectors are kept until all windows are there
             n_numbers = max(plan.width * len(tokens.rows), plan.pooled_width * len(units))
         job = Job(kind, units, [max(1, len(window)) for window in units], assemble)
-        return self.prepared(job, tokens, "input", prompt_name, n_numbers)
+        return self.with_report(job, tokens, "input", prompt_name, n_numbers)
 
     def _prepare_parts(self, parts: Sequence[Any], plan: Plan, prompt_name: str | None) -> Prepared:
         """Return the job of the parts of one text, in order, and its report, which counts them as one text."""
@@ -300,7 +300,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             members = plan.members(encoding, text, pairwise(ends), "input")
         assemble = functools.partial(_vectors, plan, None)
         job = Job(PlanMethod(Plan.spans, plan, id(self.model)), [(encoding, members)], [len(encoding)], assemble)
-        return self.prepared(job, tokens, "input", prompt_name, plan.pooled_width * len(parts))
+        return self.with_report(job, tokens, "input", prompt_name, plan.pooled_width * len(parts))
 
     # -- options
 
@@ -335,6 +335,8 @@ class Embedder(ServedModel[SentenceTransformer]):
             if not 1 <= options.dimensions <= width:
                 expected = f"expected a number from 1 to {width}, the length of this model's vectors."
                 raise wrong("dimensions", f"is {options.dimensions}; {expected}")
+            if options.tokens and options.dimensions != width:
+                raise wrong("dimensions", "is not for vectors of tokens; leave it out.")
             plan = dataclasses.replace(plan, truncate_dim=options.dimensions)
         return plan, prompt_name
 
@@ -368,7 +370,7 @@ class Embedder(ServedModel[SentenceTransformer]):
 
 
 def _vectors(plan: Plan, tokens: Tokenized | None, results: list[FloatArray]) -> FloatArray:
-    """Return the vectors of a request, float32 (B, width), from the pooled ones of its windows; else of its parts."""
+    """Return the vectors of a request, float32 (B, width), from pooled ones: of windows; without `tokens`, of parts."""
     groups = None if tokens is None else tokens.groups
     vectors = plan.vectors(np.array(results, np.float32).reshape(-1, plan.pooled_width), groups)
     if not np.isfinite(vectors).all():
@@ -376,6 +378,6 @@ def _vectors(plan: Plan, tokens: Tokenized | None, results: list[FloatArray]) ->
     return vectors if tokens is None else vectors[tokens.rows]
 
 
-def _token_vectors(plan: Plan, tokens: Tokenized, results: list[FloatArray]) -> list[FloatArray]:
+def _vectors_of_tokens(plan: Plan, tokens: Tokenized, results: list[FloatArray]) -> list[FloatArray]:
     """Return an array per text of a request, with a row per token."""
     return [normalize_embeddings(results[row]) if plan.normalize else results[row] for row in tokens.rows]

@@ -350,7 +350,7 @@ class Server(uvicorn.Server):
         self.service: Service | None = None
         self._error: BaseException | None = None
         self._asked: float | None = None
-        """When the requests that have begun began to be the last ones; None before a signal."""
+        """The time (`time.monotonic`) at which the server stops taking requests; None before a signal."""
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. While the models are loaded, /livez gets 200, and others 503."""

@@ -95,7 +95,7 @@ class Settings:
         What happens to a text that is too long if the request does not say it: it is cut and reported, refused, or
         computed in windows.
     default_prompt_name : str, optional
-        The prompt of requests that name none; default: the model's.
+        The prompt of requests for vectors of texts that name none; default: the model's.
     request_timeout, body_timeout : float
         Seconds to compute an answer after the whole body has arrived, and seconds in which the body must arrive.
     send_timeout : float

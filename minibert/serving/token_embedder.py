@@ -16,7 +16,7 @@ from minibert.serving.classifier import ScoreOptions
 from minibert.serving.scheduler import Job
 from minibert.serving.served_models import PROMPTS_OF, PlanMethod, Prepared, RequestOptions, ServedModel, TextOptions
 from minibert.serving.settings import wrong
-from minibert.serving.tokens import encodings_of, tokenized
+from minibert.serving.tokens import encodings_of, tokenized, too_long
 from minibert.tokenizer.encodings import Encoding
 
 _TASKS = ("query", "document")
@@ -46,18 +46,18 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         for name in ("dimensions", "max_tokens", "layers", "pooling"):
             if getattr(options, name) not in (None, width if name == "dimensions" else None):
                 raise wrong(name, "is not for vectors of tokens; leave it out.")
-        if asked is not None and asked not in PROMPTS_OF:
-            raise wrong("input_type", f"{asked[:200]!r}; expected 'query' or 'document'.")
-        prompt_name = None if options.prompt_name is None else self.check_prompt(options.prompt_name)
-        task = "query" if "query" in (prompt_name, asked) or asked == "search_query" else "document"
-        own = None if prompt_name in _TASKS else prompt_name  # a task has its own prompt
-        plan = self._plan(task, options, prompt_name=own, normalize_embeddings=bool(options.normalize))
+        meant = "document" if asked is None else PROMPTS_OF.get(asked, ("",))[0]
+        if meant not in _TASKS:
+            raise wrong("input_type", f"{str(asked)[:200]!r}; expected 'query' or 'document'.")
+        prompt_name = meant if options.prompt_name is None else self.check_prompt(options.prompt_name)
+        task = prompt_name if prompt_name in _TASKS else meant
+        plan = self._plan(task, options, prompt_name, normalize_embeddings=bool(options.normalize))
         tokens = tokenized([(text, None) for text in inputs], plan.windows)
         units = [(plan, encoding) for (encoding,) in tokens.groups]
         costs = [*map(_cost, units)]
         kind = PlanMethod(_token_vectors, None, id(self.model))
         job = Job(kind, units, costs, lambda results: [results[row] for row in tokens.rows])
-        return self.prepared(job, tokens, "input", prompt_name, width * sum(costs[row] for row in tokens.rows))
+        return self.with_report(job, tokens, "input", prompt_name, width * sum(costs[row] for row in tokens.rows))
 
     def prepare_scores(self, query: str, inputs: Sequence[str], options: ScoreOptions) -> Prepared:
         """Tokenize a query and texts, and return their job, whose answer is the score of each text: (B, 1).
@@ -69,11 +69,14 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         """
         self.settings.check_number(len(inputs))
         self.check_texts([*inputs, query], options.field)
-        prompt_name = None if options.prompt_name is None else self.check_prompt(options.prompt_name)
-        query_plan, plan = (self._plan(task, options) for task in _TASKS)
+        prompt_name = "query" if options.prompt_name is None else self.check_prompt(options.prompt_name)
+        query_plan, plan = self._plan("query", options, prompt_name), self._plan("document", options, "document")
         tokens = tokenized([(text, None) for text in inputs], plan.windows)
         units = [(plan, encoding) for (encoding,) in tokens.groups]
-        units += ((query_plan, encoding) for encoding in encodings_of([(query, None)], query_plan.windows))
+        (of_query,) = encodings_of([(query, None)], query_plan.windows)
+        if of_query.n_truncated and query_plan.windows.truncation == "error":
+            raise too_long(0, query_plan.windows.max_length, of_query, "query")
+        units.append((query_plan, of_query))
 
         def assemble(results: list[FloatArray]) -> FloatArray:
             return np.asarray(self.model.similarity(results[-1:], results[:-1]))[0][tokens.rows, None]
@@ -81,11 +84,14 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         kind = PlanMethod(_token_vectors, None, id(self.model))
         job = Job(kind, units, [*map(_cost, units)], assemble)
         tokens = tokens._replace(n_characters=tokens.n_characters + len(query))
-        return self.prepared(job, tokens, options.field, prompt_name, len(inputs))
+        prepared = self.with_report(job, tokens, options.field, None, len(inputs))
+        used = prompt_name if query_plan.windows.prompt else None
+        return prepared._replace(report=dataclasses.replace(prepared.report, prompt_name=used))
 
-    def _plan(self, task: str, options: RequestOptions, **encode_options: Any) -> TokenPlan:
+    def _plan(self, task: str, options: RequestOptions, prompt_name: str, **encode_options: Any) -> TokenPlan:
         """Return the plan for queries or for documents."""
         truncation = self.truncation(options.truncation)
+        encode_options["prompt_name"] = None if prompt_name == task else prompt_name  # a task has its own prompt
         plan = self.model.plan(EncodeOptions(truncation=truncation, **encode_options), task)
         return dataclasses.replace(plan, windows=self.cut_at(plan.windows, options.side))
 

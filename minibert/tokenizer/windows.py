@@ -17,7 +17,6 @@ from minibert.tokenizer.texts import check_text, check_texts
 from minibert.tokenizer.too_long import SPLIT_HINT, TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT, TooLong
 
 Item = TypeVar("Item")
-Text = TypeVar("Text", str, tuple[str, str])
 
 
 CHARACTERS_AT_ONCE = 2**16

@@ -40,6 +40,13 @@ def test_the_same_hidden_states_are_kept_as_in_transformers(
     assert tuple(output.keys()) == tuple(expected.keys())
 
 
+def test_only_states_that_are_computed_count_as_memory(model: BertModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[str] = []
+    monkeypatch.setattr("minibert.models.base.require_memory", lambda needed, what, less: results.append(what))
+    model(IDS, num_layers=1, output_attentions=True)
+    assert results[0].startswith("2 hidden states and 1 attentions")
+
+
 @pytest.mark.parametrize(
     ("selection", "indices"),
     [

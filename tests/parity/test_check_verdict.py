@@ -395,6 +395,10 @@ def test_sentence_vectors(tmp_path: Path) -> None:
     assert (report.verdict, report.names[0].name) == ("float32", "sentence_embedding")
     report = parity.check(model, {"vectors": vectors * np.float32(1.001)}, inputs, diagnosis=False)
     assert (report.verdict, report.first) == ("wrong", "sentence_embedding")
+    both = {"word_embedding_dimension": 24, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
+    two = SentenceTransformer(sentence_model(tmp_path / "two", pooling=both), backend="numpy")
+    (finding,) = parity.check(two, {"vectors": two.encode(texts) * np.float32(1.001)}, inputs).diagnosis
+    assert "Only one pooling" in finding.text
     with pytest.raises(parity.NothingComparedError):  # its modules are not known
         parity.check(model.model, {"sentence_embedding": vectors}, inputs)
 

@@ -216,6 +216,11 @@ def test_dicts_tensors_and_single_texts(folders: dict[str, Path]) -> None:
                 vectors = their_one["token_embeddings"][:width]
                 np.testing.assert_allclose(one["token_embeddings"], vectors, rtol=0, atol=2e-6)
                 assert (one["modality"], one["prompt_length"]) == ("text", their_one["prompt_length"])
+    for output_value in (None, "token_embeddings"):  # equal texts do not share an array
+        first, second = ours.encode(["a cat", "a cat"], output_value=output_value)
+        arrays = [x if isinstance(x, np.ndarray) else x["token_embeddings"] for x in (first, second)]
+        arrays[0][:] = 0
+        assert arrays[1].any()
     single = ours.encode_query("a cat")
     np.testing.assert_array_equal(single, ours.encode_query(["a cat"])[0])
     tensors = ours.encode_document(["a cat", "the"], convert_to_numpy=False)

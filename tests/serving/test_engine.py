@@ -338,6 +338,7 @@ def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTran
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (["a", 3], {}, "invalid"),
     (["a"], {"dimensions": 0}, "invalid"),
+    (["a"], {"dimensions": 2, "tokens": True}, "invalid"),
     (["a"], {"pooling": "none"}, "invalid"),
     (["a"], {"truncation": "split", "tokens": True}, "invalid"),
     (["a"], {"side": "up"}, "invalid"),

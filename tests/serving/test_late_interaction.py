@@ -99,6 +99,8 @@ def test_texts_in_the_order_of_their_scores(client: TestClient, encoder: MultiVe
 BAD: list[tuple[str, dict[str, Any], int]] = [
     ("/embed_all", {"inputs": [LONG], "truncate": False}, 413),
     ("/rerank", {"query": "a", "texts": [LONG], "truncate": False}, 413),
+    ("/rerank", {"query": LONG, "texts": ["a"], "truncate": False}, 413),
+    ("/embed_all", {"inputs": TEXTS, "input_type": "classification"}, 422),
     ("/embed_all", {"inputs": TEXTS, "truncate": "split"}, 422),
     ("/embed_all", {"inputs": [[5, 6]]}, 422),
     ("/embed_all", {"inputs": TEXTS, "prompt_name": "no"}, 422),

@@ -149,6 +149,8 @@ class _Diagnosis:
     def _no_wrong_op(self) -> Finding:
         """Return the finding if each op is right on the values that the port gave it."""
         name, search = self._wrong[0], self._search
+        if name == VECTOR and search.replay.recipe is None:
+            return sentences.cannot_replay_vector()
         if name not in search.measured and name != VECTOR:
             return self._wrong_head(name)
         return sentences.cannot_tell(self._wrong, alone=name in search.measured and search.has_several_layers(name))

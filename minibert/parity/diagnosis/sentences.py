@@ -13,7 +13,7 @@ from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE, both_names, symbol_of
-from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, unmasked
+from minibert.parity.truth import HALF_PRECISIONS, VECTOR, mask_of, rms, round_to, unmasked
 from minibert.trace.table import rows_of
 
 
@@ -98,6 +98,14 @@ def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
         text = "is a little outside the budget. This dump cannot tell where that begins: there is no name before it."
         remedy = _DUMP_STATES
     return Finding(f"{names[0]} {text}", "", tuple(names), 0.0, remedy)
+
+
+def cannot_replay_vector() -> Finding:
+    """Return the finding for a wrong vector of a text that more than a pooling and its length make."""
+    text = (
+        f"{VECTOR} is outside the budget. Only one pooling, with or without Normalize, is examined; this model has more"
+    )
+    return Finding(text, "", (VECTOR,), 0.0, "Compare the pooled vector and the result of each module with `encode`'s.")
 
 
 # --- evidence ---------------------------------------------------------------------------------------------------------
