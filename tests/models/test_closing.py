@@ -83,27 +83,29 @@ def mapped_kilobytes() -> int:
 
 
 def bert(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    return BertModel.from_pretrained(random_checkpoint(folder)), lambda model: model(IDS).last_hidden_state
+    folder = random_checkpoint(folder)
+    return BertModel.from_pretrained(folder, num_threads=2), lambda model: model(IDS).last_hidden_state
 
 
 def head(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    return minibert.load(model_folder(folder, SEQUENCE)), lambda model: model(IDS).logits
+    return minibert.load(model_folder(folder, SEQUENCE), num_threads=2), lambda model: model(IDS).logits
 
 
 def sentences(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    return SentenceTransformer(sentence_model(folder)), lambda model: model.encode(TEXTS)
+    return SentenceTransformer(sentence_model(folder), num_threads=2), lambda model: model.encode(TEXTS)
 
 
 def cross(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    return CrossEncoder(model_folder(folder, SEQUENCE)), lambda model: model.predict([(TEXTS[0], TEXTS[1])])
+    pairs = [(TEXTS[0], TEXTS[1])]
+    return CrossEncoder(model_folder(folder, SEQUENCE), num_threads=2), lambda model: model.predict(pairs)
 
 
 def sparse(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    return SparseEncoder(model_folder(folder, MASKED)), lambda model: model.encode(TEXTS)
+    return SparseEncoder(model_folder(folder, MASKED), num_threads=2), lambda model: model.encode(TEXTS)
 
 
 def fill(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    pipeline = minibert.pipeline("fill-mask", model_folder(folder, MASKED))
+    pipeline = minibert.pipeline("fill-mask", model_folder(folder, MASKED), num_threads=2)
     return pipeline, lambda model: model(f"the {model.tokenizer.mask_token}")
 
 
