@@ -41,6 +41,7 @@ _INLINE_BODY = 2**11  # bytes; to read it takes 0.1 ms, less than to give it to 
 _SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
 _WATCH_AFTER = 0.5  # seconds; most answers are there before, and watching for the client's leaving takes time
 _DISCARD_SECONDS = 5.0
+_TOKEN_BYTES = 128  # that the tokenizer's library keeps for each token until a request is computed
 _PART_BYTES = 2**18  # a long answer is sent in parts; each waits until the client has read most of the part before
 _MOST_AT_ONCE = 2**22  # bytes of an answer; a longer one is written while it is sent
 
@@ -296,7 +297,7 @@ class _Request:
             write, self._reply_headers["content-type"] = work.write_bytes, "application/octet-stream"
         if work.prepared is not None:
             job, report, _ = work.prepared
-            self._count_bytes(n_bytes := report.n_bytes)
+            self._count_bytes(n_bytes := report.n_bytes + _TOKEN_BYTES * job.tokens)
             value = await self._result(engine.submit(job), deadline)
             service.metrics.add(job, report)
             write_inline = len(report.n_tokens) <= _SHORT_ANSWER and not job.bulk

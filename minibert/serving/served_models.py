@@ -50,7 +50,7 @@ class Report:
     n_characters : int
         Of all texts.
     n_bytes : int
-        Of the answer's numbers.
+        Of the numbers that are kept until the answer is written.
     compute_type : str
         The numbers that the model multiplies.
     """

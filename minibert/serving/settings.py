@@ -89,8 +89,8 @@ class Settings:
     max_inputs : int
         Texts of one request.
     max_body_bytes, max_inflight_bytes, max_result_bytes : int
-        Of one request's body; of the bodies and the numbers of all requests that are not answered; of one answer's
-        numbers.
+        Of one request's body; of the bodies, the tokens and the numbers of all requests that are not answered; of one
+        answer's numbers.
     truncation : {"mark", "error", "split"}
         What happens to a text that is too long if the request does not say it: it is cut and reported, refused, or
         computed in windows.

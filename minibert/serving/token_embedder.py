@@ -20,7 +20,21 @@ from minibert.serving.tokens import encodings_of, tokenized, too_long
 from minibert.tokenizer.encodings import Encoding
 
 _TASKS = ("query", "document")
-_Unit = tuple[TokenPlan, Encoding]
+
+
+@dataclasses.dataclass(eq=False)
+class _Text:
+    """A text to compute, and the query that it is compared with. A query keeps its vectors for the later steps."""
+
+    plan: TokenPlan
+    encoding: Encoding
+    query: _Text | None = None
+    vectors: FloatArray | None = None
+
+    @property
+    def cost(self) -> int:
+        """The number of tokens, with those that make the text longer."""
+        return max(1, len(self.encoding), self.plan.expansion["length"] if self.plan.expansion else 0)
 
 
 class TokenEmbedder(ServedModel[MultiVectorEncoder]):
@@ -53,10 +67,9 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         task = prompt_name if prompt_name in _TASKS else meant
         plan = self._plan(task, options, prompt_name, normalize_embeddings=bool(options.normalize))
         tokens = tokenized([(text, None) for text in inputs], plan.windows)
-        units = [(plan, encoding) for (encoding,) in tokens.groups]
-        costs = [*map(_cost, units)]
-        kind = PlanMethod(_token_vectors, None, id(self.model))
-        job = Job(kind, units, costs, lambda results: [results[row] for row in tokens.rows])
+        units = [_Text(plan, encoding) for (encoding,) in tokens.groups]
+        costs = [unit.cost for unit in units]
+        job = Job(self._kind(), units, costs, lambda results: [results[row] for row in tokens.rows])
         return self.with_report(job, tokens, "input", prompt_name, width * sum(costs[row] for row in tokens.rows))
 
     def prepare_scores(self, query: str, inputs: Sequence[str], options: ScoreOptions) -> Prepared:
@@ -72,19 +85,16 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         prompt_name = "query" if options.prompt_name is None else self.check_prompt(options.prompt_name)
         query_plan, plan = self._plan("query", options, prompt_name), self._plan("document", options, "document")
         tokens = tokenized([(text, None) for text in inputs], plan.windows)
-        units = [(plan, encoding) for (encoding,) in tokens.groups]
         (of_query,) = encodings_of([(query, None)], query_plan.windows)
         if of_query.n_truncated and query_plan.windows.truncation == "error":
             raise too_long(0, query_plan.windows.max_length, of_query, "query")
-        units.append((query_plan, of_query))
-
-        def assemble(results: list[FloatArray]) -> FloatArray:
-            return np.asarray(self.model.similarity(results[-1:], results[:-1]))[0][tokens.rows, None]
-
-        kind = PlanMethod(_token_vectors, None, id(self.model))
-        job = Job(kind, units, [*map(_cost, units)], assemble)
+        asked = _Text(query_plan, of_query)
+        units = [_Text(plan, encoding, asked) for (encoding,) in tokens.groups]
+        costs = [asked.cost * (i == 0) + unit.cost for i, unit in enumerate(units)]
+        job = Job(self._kind(), units, costs, lambda results: np.array(results, np.float32)[tokens.rows])
         tokens = tokens._replace(n_characters=tokens.n_characters + len(query))
-        prepared = self.with_report(job, tokens, options.field, None, len(inputs))
+        n_numbers = len(inputs) + self.model.get_embedding_dimension() * asked.cost
+        prepared = self.with_report(job, tokens, options.field, None, n_numbers)
         used = prompt_name if query_plan.windows.prompt else None
         return prepared._replace(report=dataclasses.replace(prepared.report, prompt_name=used))
 
@@ -95,17 +105,29 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         plan = self.model.plan(EncodeOptions(truncation=truncation, **encode_options), task)
         return dataclasses.replace(plan, windows=self.cut_at(plan.windows, options.side))
 
+    def _kind(self) -> PlanMethod:
+        return PlanMethod(TokenEmbedder._compute, self, id(self.model))
 
-def _cost(unit: _Unit) -> int:
-    """Return the number of tokens of a text, with those that make it longer."""
-    plan, encoding = unit
-    return max(1, len(encoding), plan.expansion["length"] if plan.expansion else 0)
+    def _compute(self, units: Sequence[_Text]) -> list[FloatArray]:
+        """Compute the vectors of the tokens of each text; of one that has a query, the score (1,), the only thing kept.
 
-
-def _token_vectors(_: None, units: Sequence[_Unit]) -> list[FloatArray]:
-    """Compute the vectors of the tokens of each text, by its plan."""
-    arrays: dict[int, FloatArray] = {}
-    for plan in {plan for plan, _ in units}:
-        rows = [i for i, (own, _) in enumerate(units) if own == plan]
-        arrays |= zip(rows, map(np.asarray, plan.tokens([units[i][1] for i in rows])), strict=True)
-    return [arrays[i] for i in range(len(units))]
+        Raises
+        ------
+        ArithmeticError
+            A vector of such a text or query is not finite.
+        """
+        asked = [query for query in dict.fromkeys(unit.query for unit in units) if query is not None]
+        texts, arrays = [*units, *(query for query in asked if query.vectors is None)], dict[int, FloatArray]()
+        for plan in {text.plan for text in texts}:
+            rows = [i for i, text in enumerate(texts) if text.plan == plan]
+            arrays |= zip(rows, map(np.asarray, plan.tokens([texts[i].encoding for i in rows])), strict=True)
+        for i, query in enumerate(texts[len(units) :], len(units)):
+            query.vectors = arrays[i]
+        for query in asked:
+            rows = [i for i, unit in enumerate(units) if unit.query is query]
+            try:
+                scores = np.asarray(self.model.similarity([query.vectors], [arrays[i] for i in rows]))
+            except ValueError as error:
+                raise ArithmeticError("its vector is not finite") from error
+            arrays |= zip(rows, scores.T, strict=True)
+        return [arrays[i] for i in range(len(units))]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from minibert import MultiVectorEncoder, SentenceTransformer
+from minibert import CrossEncoder, MultiVectorEncoder, SentenceTransformer
+from minibert.encode.token_plan import TokenPlan
 from minibert.serving.asgi import POSTS, app
+from minibert.serving.classifier import ScoreOptions
 from minibert.serving.engine import Engine
 from minibert.serving.models_by_name import load_served
+from minibert.serving.served_models import TextOptions
 from tests.support.multi_vectors import bert_folder, pylate, stanford
 from tests.support.served import message_of
 
@@ -94,6 +97,47 @@ def test_texts_in_the_order_of_their_scores(client: TestClient, encoder: MultiVe
     assert [one["document"]["text"] for one in answer["results"]] == [given[i] for i in order[:2]]
     alone = post(client, "/rerank", query="the cat", texts=[given[2]]).json()
     assert np.float32(alone[0]["score"]) == scores[2]
+
+
+def test_what_a_request_holds_is_counted(
+    encoder: MultiVectorEncoder, model: SentenceTransformer, ranker: CrossEncoder
+) -> None:
+    """Its results, and the vectors of a query, between its first and its last step; for each kind of request."""
+    texts = [f"{i} the cat sat on the mat in the sun " * 4 for i in range(60)]
+    with Engine({"late": encoder, "small": model, "rank": ranker}) as engine:
+        late, small, rank = (cast(Any, engine.models[name]) for name in ("late", "small", "rank"))
+        for prepared in (
+            small.prepare(texts, TextOptions()),
+            small.prepare(texts, TextOptions(dimensions=2)),
+            small.prepare([" ".join(texts)], TextOptions(truncation="split")),
+            small.prepare(texts, TextOptions(layers=[0, 1], pooling=["mean", "cls"], truncation="split")),
+            small.prepare(texts, TextOptions(tokens=True)),
+            small.prepare(["the cat ", "sat on", " the mat"], TextOptions(late_chunking=True)),
+            late.prepare(texts, TextOptions()),
+            late.prepare(texts, TextOptions(prompt_name="query")),
+            late.prepare_scores("the cat", texts, ScoreOptions()),
+            rank.prepare([("the cat", text) for text in texts], ScoreOptions()),
+        ):
+            engine.submit(prepared.job).result()
+            held = sum(result.nbytes for result in prepared.job.results)
+            queries = {id(query): query for unit in prepared.job.units if (query := getattr(unit, "query", None))}
+            held += sum(query.vectors.nbytes for query in queries.values())
+            assert 0 < held <= prepared.report.n_bytes
+
+
+def test_a_text_whose_vectors_are_not_finite_fails_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = TokenPlan.tokens
+
+    def some_nan(plan: TokenPlan, encodings: Any) -> Iterator[Any]:
+        for encoding, vectors in zip(encodings, tokens(plan, encodings), strict=True):
+            yield vectors * (np.nan if encoding.n_truncated else 1)
+
+    monkeypatch.setattr(TokenPlan, "tokens", some_nan)
+    failed = post(client, "/rerank", query="the cat", texts=["a", LONG, "the mat"])
+    assert (failed.status_code, "input 1 " in message_of(failed), "finite" in message_of(failed)) == (500, True, True)
+    failed = post(client, "/rerank", query=LONG, texts=["a", "the mat"])
+    assert (failed.status_code, "input 0 " in message_of(failed)) == (500, True)
+    assert post(client, "/rerank", query="the cat", texts=["a", "the mat"]).status_code == 200
 
 
 BAD: list[tuple[str, dict[str, Any], int]] = [
