@@ -149,13 +149,11 @@ class Service:
             path, method = path_of(scope), scope["method"]
             try:
                 self._check_key(scope, path)
-                if method == "POST" and path in POSTS:
-                    await _Request(self, scope, receive).answer(send)
-                    return
-                reply = self._looked_up(path, method, scope)
+                is_post = method == "POST" and path in POSTS
+                answer = _Request(self, scope, receive).answer if is_post else self._looked_up(path, method, scope).send
             except Exception as error:
-                reply = refusal(as_service_error(error, scope), scope)
-            await reply.send(send)
+                answer = refusal(as_service_error(error, scope), scope).send
+            await answer(send)  # an error of it is one of the connection
 
     def busy(self) -> None:
         """Note that the event loop works, so requests may come together; the engine waits for them until it is idle."""

@@ -159,6 +159,7 @@ class Connection(asyncio.Protocol):
         self.working, self.only_probes, self.ended = 0, False, False
         self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
         self._unsent = self._sent_looks = 0
+        self._cycle: Any = None  # the server's object of the last request that has begun
         self.eof_received, self.pause_writing = inner.eof_received, inner.pause_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -171,6 +172,7 @@ class Connection(asyncio.Protocol):
         """Forget the connection."""
         self._connections.open.pop(self, None)
         self._inner.connection_lost(exc)
+        self._tell_cycle()
 
     def data_received(self, data: bytes) -> None:
         """Give bytes to the server; refuse a head that is too large."""
@@ -214,10 +216,18 @@ class Connection(asyncio.Protocol):
         self.ended = True
         self.transport.abort()
 
+    def _tell_cycle(self) -> None:
+        """Tell the request that is answered of the loss; the server tells the one that came last."""
+        if self._cycle is not None and self not in self._connections.open:
+            self._cycle.disconnected = True
+            self._cycle.message_event.set()
+
     @contextlib.contextmanager
-    def request(self) -> Iterator[None]:
+    def request(self, receive: Any) -> Iterator[None]:
         """A context for the time from the end of a request's head to the end of its answer."""
         self.working += 1
+        self._cycle = receive.__self__
+        self._tell_cycle()
         self._awaits_head, self._looks, self._head_bytes, self._last = False, 0, 0, b""
         try:
             yield
@@ -355,7 +365,7 @@ class Server(uvicorn.Server):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. While the models are loaded, /livez gets 200, and others 503."""
         connection = _current.get()
-        with contextlib.nullcontext() if connection is None else connection.request():
+        with contextlib.nullcontext() if connection is None else connection.request(receive):
             probe = scope["method"] in ("GET", "HEAD")
             if connection is not None and connection.only_probes and not probe:
                 error = ServiceError("unavailable", "the service has too many connections; send it again later.")

@@ -187,6 +187,35 @@ def test_a_large_head_behind_a_request_that_is_computed_ends_the_connection() ->
     assert began == ["/health"]
 
 
+def test_the_request_that_is_computed_hears_that_its_client_has_left_and_the_ones_behind_it_do_not_begin() -> None:
+    began, heard = list[str](), list[str]()
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        began.append(scope["path"])
+        await receive()
+        heard.append((await receive())["type"])
+
+    several = [b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % i for i in range(3)]
+    for parts in (several[:1], several, [b"".join(several)]):
+        assert asyncio.run(answer_to(parts, wait)) == b""
+        assert (began, heard) == (["/0"], ["http.disconnect"])
+        began.clear()
+        heard.clear()
+
+
+def test_clients_that_send_several_requests_and_leave_are_no_errors_of_the_service(folder: Path) -> None:
+    errors = list[str]()
+    with served(str(folder), errors=errors) as running:
+        with nothing_is_left(running):
+            for i in range(30):
+                connection = running.connect(request(b'{"inputs": ["a cat"]}') * 10)
+                if i % 2:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+        assert running.end(signal.SIGTERM) == 0
+    assert errors == []
+
+
 @pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/metrics", 405)])
 def test_a_request_that_is_refused_before_its_body_came(service: Served, path: str, status: int) -> None:
     with service.connect(request(b"x" * 2**20, path)) as connection:
