@@ -129,6 +129,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     log_requests(as_json=arguments.json_logs)
     limits = chosen(arguments, Settings.__dataclass_fields__) | {"step_seconds": arguments.step_ms / 1000}
     limits |= {"max_inputs": arguments.max_client_batch_size, "max_result_bytes": arguments.max_inflight_bytes}
+    limits["model_id"] = names[0]
     try:
         settings = Settings(**limits)
     except ValueError as error:

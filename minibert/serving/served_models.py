@@ -135,6 +135,9 @@ class ServedModel(Generic[_Model]):
 
     def check_texts(self, texts: Sequence[Any], field: str) -> None:
         """Raise an error for an input that is not a text."""
+        for index, text in enumerate(texts):
+            if isinstance(text, list):  # what a request has instead
+                raise ServiceError("invalid", f"[{index}] is a list; send a text.", param=field, of_param=True)
         with blamed_on(field, of_param=True):
             check_texts(texts, name="")
 
@@ -186,13 +189,13 @@ class ServedModel(Generic[_Model]):
 
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
+_JINA = ("retrieval.query", "retrieval.passage")
 PROMPTS_OF = {
-    **dict.fromkeys(("query", "search_query"), ("query",)),
-    **dict.fromkeys(("document", "search_document", "passage"), ("document", "passage", "corpus")),
-    "classification": ("classification",),
-    "clustering": ("clustering",),
+    **dict.fromkeys(("query", "search_query", _JINA[0]), ("query", _JINA[0])),
+    **dict.fromkeys(("document", "search_document", "passage", _JINA[1]), ("document", "passage", "corpus", _JINA[1])),
+    **{task: (task,) for task in ("classification", "clustering", "separation", "text-matching")},
 }
-"""What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do."""
+"""What `input_type` and `task` mean: the prompts to look for, as `encode_query` and `encode_document` do."""
 
 _MOST_MODES = 8  # of pooling, in one request
 _MOST_PLANS = 64  # that are kept

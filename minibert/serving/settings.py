@@ -109,6 +109,8 @@ class Settings:
         Answer requests for unknown models with the first model, instead of 404.
     metrics_namespace : str
         The beginning of the names in /metrics; "te" gives several of the names of text-embeddings-inference.
+    model_id : str, optional
+        What /info says of the first model: the folder or the hub id that it was loaded from. Default: its name.
 
     Raises
     ------
@@ -132,6 +134,7 @@ class Settings:
     drain_delay: float = 0.0
     any_model_name: bool = False
     metrics_namespace: str = "minibert"
+    model_id: str | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

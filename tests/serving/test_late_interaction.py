@@ -162,6 +162,7 @@ BAD: list[tuple[str, dict[str, Any], int]] = [
 def test_wrong_requests_are_refused(client: TestClient, i: int) -> None:
     path, body, status = BAD[i]
     answer = post(client, path, **body)
+    assert not any(advice in answer.text for advice in ("CrossEncoder", "is_split_into_words", "text_pair="))
     assert (answer.status_code, bool(message_of(answer))) == (status, True)
 
 

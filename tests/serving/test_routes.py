@@ -97,6 +97,9 @@ VECTORS: list[tuple[str, dict[str, Any], Callable[[Any], Any], dict[str, Any]]] 
     ("/embed", {"inputs": TEXTS, "pooling": "cls"}, list, {"pooling": "cls", "normalize_embeddings": True}),
     ("/embed", {"inputs": TEXTS, "layers": [1]}, list, {"layers": [1], "normalize_embeddings": True}),
     ("/embed", {"inputs": TEXTS, "input_type": "search_document"}, list, {}),
+    ("/v1/embeddings", {"input": TEXTS, "task": "retrieval.query"}, openai, {"prompt_name": "query"}),
+    *(("/v1/embeddings", {"input": TEXTS, "task": task}, openai, {}) for task in ("retrieval.passage", "separation")),
+    ("/embed", {"inputs": TEXTS, "task": "retrieval.query"}, list, {"prompt_name": "query"}),
     ("/v2/embed", {"texts": TEXTS}, cohere, {}),
     ("/v2/embed", {"texts": TEXTS, "embedding_types": []}, cohere, {}),
     ("/v2/embed", {"texts": TEXTS, "input_type": "search_query"}, cohere, {"prompt_name": "query"}),
@@ -237,6 +240,8 @@ def test_ollama_says_what_was_done(client: TestClient, model: SentenceTransforme
     for empty in ("", []):
         nothing = post(client, "/api/embed", {"model": "small", "input": empty})
         assert (nothing.status_code, nothing.json()) == (200, {"model": "small", "embeddings": []})
+    nothing = post(client, "/api/embeddings", {"model": "small", "prompt": ""})
+    assert (nothing.status_code, nothing.json()) == (200, {"embedding": []})
     assert client.get("/api/tags").json()["models"][0]["name"] == "org/small:latest"
     assert client.get("/api/ps").json() == client.get("/api/tags").json()
     assert client.get("/api/version").json()["version"]
@@ -425,6 +430,7 @@ def test_the_fields_of_a_request_do_not_change_the_next_one(client: TestClient, 
     ("fields", "ignored"),
     [
         ({"inputs": ["CLS", 5, "SEP"], "prompt_name": "query", "input_type": "query"}, "prompt_name,input_type"),
+        ({"inputs": ["CLS", 5, "SEP"], "task": "retrieval.query"}, "task"),
         ({"inputs": ["CLS", 5, "SEP"], "add_special_tokens": False}, None),
         ({"inputs": "a", "add_special_tokens": False}, "add_special_tokens"),
         ({"inputs": "a", "add_special_tokens": True}, None),
@@ -708,6 +714,9 @@ WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v2/embed", {"texts": ["a", LONG], "truncate": "NONE"}, 400, "texts[1] has"),
     ("/v2/embed", {"texts": ["a"], "truncate": "MID"}, 400, "NONE, START or END."),
     ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400, "float or base64."),
+    ("/v1/embeddings", {"input": "a", "task": "code"}, 400, "'code'; expected one of"),
+    ("/v1/embeddings", {"input": "a", "task": "retrieval.query", "input_type": "document"}, 400, "task"),
+    ("/v1/embeddings", {"input": [[2, 7, 3]], "late_chunking": True}, 400, "input[0] is a list; send a text."),
     ("/api/embed", {"model": "none", "input": "a"}, 404, "model 'none' not found: "),
     ("/api/embed", {"input": [1]}, 400, "input[0]"),
     ("/api/embed", {"input": LONG, "truncate": False}, 400, "the input length exceeds the context length: input[0]"),

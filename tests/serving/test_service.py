@@ -273,9 +273,11 @@ def test_options_keys_and_the_log_of_a_service(folder: Path, tmp_path: Path) -> 
     assert secret not in json.dumps([{**line, "ignored": ""} for line in lines])
 
 
-def test_a_log_that_nobody_reads_stops_nothing(folder: Path) -> None:
+def test_a_log_that_nobody_reads_stops_nothing_and_the_model_has_the_id_that_was_given(folder: Path) -> None:
     """The pipe of the standard error is full after about 64 KiB; the test does not read it."""
     with served(str(folder), "--json-logs") as running, running.client() as client:
+        found = client.get("/info").json()
+        assert (found["model_id"], found["served_model_name"]) == (str(folder), folder.name)
         for i in range(600):
             response = client.post("/decode", json={"ids": [5]}, headers={"x-request-id": f"{i:0128}"})
             assert response.status_code == 200

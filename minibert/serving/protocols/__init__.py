@@ -132,6 +132,7 @@ class VectorFields(Fields, kw_only=True):
 
     dimensions: int | None = None
     input_type: str | None = None
+    task: str | None = None
     truncate_prompt_tokens: int | None = None
     normalize: bool | None = None
     layers: int | list[int] | None = None
@@ -140,7 +141,8 @@ class VectorFields(Fields, kw_only=True):
 
     def text_options(self, **more: Any) -> TextOptions:
         """Return the options that these fields set; `more` overrides them."""
-        fields = {name: getattr(self, name) for name in ("normalize", "dimensions", "input_type", "layers", "pooling")}
+        fields = {name: getattr(self, name) for name in ("normalize", "dimensions", "layers", "pooling")}
+        fields["input_type"] = same(input_type=self.input_type, task=self.task)
         fields["max_tokens"] = self.truncate_prompt_tokens
         return TextOptions(**{**self.options(), **fields, "add_special_tokens": bool(self.add_special_tokens), **more})
 
@@ -150,7 +152,7 @@ class VectorFields(Fields, kw_only=True):
         `default` is what happens to a text that is too long if the request does not say it.
         """
         if inputs and not isinstance(inputs[0], str):
-            return tuple(name for name in ("prompt_name", "input_type") if getattr(self, name) is not None)
+            return tuple(name for name in ("prompt_name", "input_type", "task") if getattr(self, name) is not None)
         ignored = ["add_special_tokens"] if self.add_special_tokens is False else []  # texts always get them
         if (self.options()["truncation"] or default) == "split" and self.truncation_direction is not None:
             ignored.append("truncation_direction")

@@ -70,9 +70,10 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
 
 
 def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> base.Work:
-    prepared = _model(engine, request.model).prepare([request.prompt], TextOptions())
+    texts = [request.prompt] if request.prompt else []  # as in `_embed`
+    prepared = _model(engine, request.model).prepare(texts, TextOptions())
     rest = base.notes_of(prepared.report, ignored)
-    return base.Work(lambda vectors: [base.dump({"embedding": vectors[0], **rest})], prepared, ignored)
+    return base.Work(lambda vectors: [base.dump({"embedding": vectors.ravel(), **rest})], prepared, ignored)
 
 
 def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) -> base.Work:

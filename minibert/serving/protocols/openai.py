@@ -16,7 +16,7 @@ from minibert.serving.settings import ServiceError
 
 
 class OpenAIEmbeddingRequest(base.VectorFields, kw_only=True):
-    """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions. `late_chunking` is Jina's."""
+    """OpenAI's request for embeddings; others' fields are extensions: `late_chunking` and `task` are Jina's."""
 
     input: base.Inputs
     encoding_format: Literal["float", "base64"] | None = None

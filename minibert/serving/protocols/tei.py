@@ -214,7 +214,7 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
     served, settings = engine.models.served(), engine.settings
     return {
         **dict.fromkeys(("model_sha", "max_concurrent_requests", "max_batch_requests", "sha", "docker_label")),
-        "model_id": served.name,
+        "model_id": settings.model_id or served.name,
         "model_dtype": served.compute_type,
         "served_model_name": served.name,
         "model_type": _model_type(served),
