@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 from minibert.bert.config import BertConfig
 from minibert.parity.truth import Model
 from minibert.trace.names import Names
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, PROJECTION, SUCCESSORS, Sizes
+from minibert.trace.table import EMBEDDINGS, HEADS, LAYER, POOLER, PROJECTION, SUCCESSORS, Sizes
 
-NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final")
+NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final", "transform")
 DENSE = (
     *("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected"),
-    *("gate", "up"),
+    *("gate", "up", "transform_dense", "predictions", "logits"),
 )
 """The symbols of the outputs of LayerNorms and of linear maps, in trace/table.py."""
 
-ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS)
+ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS, *itertools.chain(*HEADS.values()))
 """The rows of trace/table.py of all families."""
 
 _SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
@@ -54,5 +55,15 @@ def both_names(name: str) -> str:
 
 
 def names_of(model: Model) -> Names:
-    """Return the names of a model without its head."""
-    return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
+    """Return the names of the values that a model computes."""
+    return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=model.head_name))
+
+
+def symbols_of(model: Model) -> frozenset[str]:
+    """Return the symbols of the values that a model computes."""
+    return _symbols_of(names_of(model))
+
+
+@functools.lru_cache(maxsize=16)
+def _symbols_of(names: Names) -> frozenset[str]:
+    return frozenset(map(symbol_of, names.specs))

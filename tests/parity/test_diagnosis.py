@@ -34,7 +34,7 @@ UNCHANGED = {
     "all names": NEVER,
     "hidden states": {
         *(*NEVER, "G3.pooler", "W1.pooler.dense", "W2.pooler.dense", "W2.attention.self.key"),
-        *(id for id in MISTAKES if id.startswith("P")),
+        *(id for id in MISTAKES if id.startswith(("P", "G4", "K2"))),
     },
     "last state": {"P2.cls", "P3.raw"},
     "vector": set(),

@@ -2,9 +2,9 @@
 
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
-embeddings, T ids, W weights, C residual and order, D dropout and precision, P the vector of a text, H names of states,
-R rotary positions, F the gate. The texts and remedies are on the page mistakes.md. Some mistakes are possible in one
-family only (`_FITS`).
+embeddings, T ids, W weights, C residual and order, D dropout and precision, K heads, P the vector of a text, H names of
+states, R rotary positions, F the gate. The texts and remedies are on the page mistakes.md. Some mistakes are possible
+in one family only (`_FITS`).
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate
@@ -32,17 +32,19 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
+from minibert.bert.reference import softmax
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.forward import Forward, head_activation
 from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
-from minibert.parity.symbols import DENSE, ENTRIES, NORMS, names_of, names_of_layer, states_of
+from minibert.parity.symbols import DENSE, ENTRIES, NORMS, names_of, names_of_layer, states_of, symbols_of
 from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_bfloat16, to_float16, to_tf32
 
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in ENTRIES}
 _SUMS = ("attention_sum", "output_sum")
 _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "gate", "up", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
+_OF_HEADS = ("tanh", "relu", "gelu", "gelu_tanh", "silu", "none")
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{name}" for name in _OTHERS))
 
 
@@ -64,7 +66,17 @@ _SWAPPED = wrong.fed(
 _WHAT_IS: dict[str, Mistake] = {
     **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, wrong.CURVES, strict=True)},
     "G3.pooler": wrong.curve("none", "pooler"),
-    **{f"G4.{name}": wrong.curve(name, "pooler") for name in ("tanh", "relu", "gelu", "none")},
+    **{f"G4.{name}": wrong.curve(name, "pooler", "transform_act") for name in _OF_HEADS},
+    "K1.no-pooler": part_mistake(wrong.LOGITS, dense=wrong.without_pooler),
+    "K2.cls": recipes.pooled_for_head("cls"),
+    "K2.mean": recipes.pooled_for_head("mean"),
+    "K2.max": recipes.pooled_for_head("max"),
+    "K2.last": recipes.pooled_for_head("lasttoken"),
+    "K2.padding": recipes.pooled_for_head("mean of all columns, padding too"),
+    "K3.no-norm": part_mistake("transform", norm=wrong.no_norm),
+    "K4.reversed": wrong.changed_logits(lambda logits: logits[..., ::-1]),
+    "K4.softmax": wrong.changed_logits(softmax),
+    "K4.sigmoid": wrong.changed_logits(lambda logits: 1 / (1 + np.exp(-logits))),
     **{f"N1.{eps:g}".replace("e-0", "e-"): wrong.norm(eps) for eps in (1e-5, 1e-6, 1e-3, 1e-7, 1e-12)},
     "N1.zero": wrong.norm(0.0),
     "N2.outside": wrong.norm(None, "outside"),
@@ -242,29 +254,36 @@ def _has_bias(path: str, model: Model) -> bool:
     return model.config.has_bias(path)
 
 
+def _has_other_activation(name: str, model: Model) -> bool:
+    activation = head_activation(model)
+    return activation != name and (name, activation) != ("none", "tanh")  # this is G3.pooler
+
+
+def _has_other_pooling(name: str, model: Model) -> bool:
+    pools = not {"pooler", "first"}.isdisjoint(model.result_kinds)
+    return pools and name != (model.config.classifier_pooling or "cls")
+
+
 # Kinds of mistakes, and single ones, that a port of some models only can have.
 _FITS: dict[str, Callable[[Model], bool]] = {
-    **dict.fromkeys(("E1", "E2", "E5"), lambda model: model.config.has_token_types),
-    **dict.fromkeys(("R1", "R2", "R3"), lambda model: bool(model.config.family.theta)),
+    **dict.fromkeys(("E2", "E5"), lambda model: model.config.has_token_types),
     **dict.fromkeys(("A8", "E4.positions", "E4.sinusoids"), lambda model: not model.config.family.theta),
     "F1": lambda model: model.config.family.is_gated,
-    **dict.fromkeys(("A13", "C2", "N4.final"), lambda model: model.config.family.norms_first),
+    **dict.fromkeys(("A13", "C2"), lambda model: model.config.family.norms_first),
     **dict.fromkeys(
         ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms", "H1.before-norm"),
         lambda model: not model.config.family.norms_first,
     ),
-    **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, f"encoder.layer.0.{_MODULES[name]}") for name in DENSE[:6]},
+    **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, _MODULES[name]) for name in DENSE},
     "E7": lambda model: not model.config.family.has_token_types,
-    "E3": lambda model: not (model.config.family.counts_tokens or model.config.family.theta),
-    "E6": lambda model: model.config.family.counts_tokens and not model.config.family.theta,
+    "E3": lambda model: not model.config.family.counts_tokens,
+    "E6": lambda model: model.config.family.counts_tokens,
     "A10": lambda model: model.config.family.has_relative_bias,
     "G3.pooler": lambda model: head_activation(model) == "tanh",
-    "G4": lambda model: head_activation(model) != "tanh",
+    **{f"G4.{name}": functools.partial(_has_other_activation, name) for name in _OF_HEADS},
+    "K1": lambda model: model.weights.pooler is not None or "transform" in symbols_of(model),
+    **{f"K2.{name}": functools.partial(_has_other_pooling, name) for name in ("cls", "mean", "max", "last", "padding")},
     "H1.look-up": lambda model: model.weights.embeddings_project is None,
-    **dict.fromkeys(
-        ("E8", "W1.embeddings_project", "W2.embeddings_project"),
-        lambda model: model.weights.embeddings_project is not None,
-    ),
 }
 
 
@@ -338,7 +357,7 @@ def simulate(
 
     Parameters
     ----------
-    model : BertModel, or a model with a head; the head does not run
+    model : BertModel, or a model with a head
     inputs : mapping
         input_ids, attention_mask, token_type_ids, position_ids, as the model takes them.
     mistake : str, Mistake, or several
@@ -350,7 +369,8 @@ def simulate(
     Returns
     -------
     dict of str to float32 ndarray
-        In the padded form: (B, S, width), (B, A, S, S) for scores and probs, (B, width) for the pooler and the vector.
+        In the padded form: (B, S, width), (B, A, S, S) for scores and probs, (B, width) for the pooler, the
+        logits of a sequence and the vector.
 
     Raises
     ------

@@ -28,7 +28,7 @@ from minibert.parity.diagnosis.sites import Cause, Sites
 from minibert.parity.diagnosis.suggested import dropout, suggest, variants
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import states_of, symbol_of
-from minibert.parity.truth import VECTOR, Model, Padded, rms, unmasked
+from minibert.parity.truth import VECTOR, Model, Padded, unmasked
 
 # How many mistakes of a port are looked for, one after the other, and how many kinds of unknown ones are described.
 _MOST = 8
@@ -151,8 +151,6 @@ class _Diagnosis:
         name, search = self._wrong[0], self._search
         if name == VECTOR and search.replay.recipe is None:
             return sentences.cannot_replay_vector()
-        if name not in search.measured and name != VECTOR:
-            return self._wrong_head(name)
         return sentences.cannot_tell(self._wrong, alone=name in search.measured and search.has_several_layers(name))
 
     def _wrong_ops(self, remaining: list[str]) -> list[Finding]:
@@ -210,27 +208,6 @@ class _Diagnosis:
             or search.explaining(variants(search, target), target, remaining)
             or search.several(target, remaining)
         )
-
-    def _wrong_head(self, name: str) -> Finding:
-        """Return the finding for wrong logits; of what the dump does not hold, the activation before them is tried."""
-        search, last, weights = self._search, self._states[-1], self._search.model.weights
-        if name == "classifier" and weights.pooler is not None and weights.head is not None:
-            dense: Any = weights.head.classifier
-            values = dict(Forward(search.model, search.inputs).run_all())
-            for mistake in MISTAKES.values():
-                if mistake.symbols == ("pooler",) and mistake.is_for(search.model):
-                    forward = Forward(search.model, search.inputs, [mistake])
-                    pooler = forward.run(len(self._states) - 1, {last: values[last]})["pooler"]
-                    logits = pooler @ dense.weight.T + dense.bias
-                    error = unmasked(self._port[name] - logits, search.inputs.mask)
-                    if rms(error) <= 1e-5 * rms(logits):
-                        return Finding(mistake.text, mistake.id, (name,), 1.0, mistake.remedy)
-        text = f"{name} is wrong, and no name before it: the head, or its input if this dump does not hold it"
-        remedy = (
-            "Dump the input of the head too. Compare the head's weights with the checkpoint, then its formula with "
-            "minibert/bert/heads.py. The values are logits, before softmax or sigmoid, in the order of id2label."
-        )
-        return Finding(text, "", (name,), 0.0, remedy)
 
     # --- names --------------------------------------------------------------------------------------------------------
 

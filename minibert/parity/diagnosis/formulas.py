@@ -119,9 +119,11 @@ CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
 """The curves that ports apply, by name."""
 
 
-def curve(name: str, symbol: str = "intermediate") -> Mistake:
+def curve(name: str, *symbols: str) -> Mistake:
     """Return the mistake of another activation, a key of `CURVES`."""
-    return part_mistake(symbol, activation=lambda inner, here, x, _: CURVES[name](x).astype(x.dtype, copy=False))
+    return part_mistake(
+        symbols or "intermediate", activation=lambda inner, here, x, _: CURVES[name](x).astype(x.dtype, copy=False)
+    )
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -505,6 +507,21 @@ def norm_before_sum(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> 
     block = "attention.output" if here.name.endswith(".attention") else "output"
     dense = _value(here, f"encoder.layer.{here.layer}.{block}.dense", x)
     return inner(here, dense, norm) + (x - dense)
+
+
+LOGITS = ("logits", "predictions")
+
+
+def without_pooler(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Apply the last linear map of a head to the hidden states themselves."""
+    if (x := here.forward.head_input).shape[1] != linear.shape[1]:
+        raise InapplicableError("the embeddings have another number of features than the hidden states")
+    return inner(here, x, linear, index)
+
+
+def changed_logits(change: Callable[[FloatArray], FloatArray]) -> Mistake:
+    """Return the mistake of giving something else than the logits, made from them."""
+    return part_mistake(LOGITS, value=lambda inner, here, value: change(inner(here, value)))
 
 
 # --- dropout and low precision ----------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from minibert.trace.table import EMBEDDINGS
 EMBEDDINGS_STAGE = -1
 """The stage before layer 0."""
 
+_COLUMNS = ("ids", "mask", "types", "positions")
+
 
 class Store:
     """The weights of a model in one dtype: of the current layer, and of other layers while there is room."""
@@ -78,6 +80,14 @@ def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> Flo
     return here.forward.part("product", here, x, weight) + bias
 
 
+def _pool(here: Here, x: FloatArray) -> FloatArray:
+    """Return what a head with one result for a sequence reads, from the last hidden state: (B, H)."""
+    mask, pooling = here.forward.visible, here.forward.config.classifier_pooling
+    if pooling == "mean":
+        return (x * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True).astype(x.dtype)
+    return x[np.arange(len(x)), mask.argmax(axis=1)] if pooling else x[:, 0]
+
+
 def distances(here: Here) -> IntArray:
     """Return the column of each key minus the column of each query, (S, S)."""
     columns = np.arange(here.forward.inputs.ids.shape[1])
@@ -108,6 +118,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "softmax": lambda here, masked: reference.softmax(masked),
     "weigh": lambda here, probs, value: probs @ value,
     "merge": lambda here, context: context.transpose(0, 2, 1, 3).reshape(len(context), context.shape[2], -1),
+    "pool": _pool,
     "value": lambda here, value: value,
 }
 """The parts by name, as they are right: each is called with `Here` and its own arguments."""
@@ -115,8 +126,9 @@ PARTS: dict[str, Callable[..., Any]] = {
 
 def head_activation(model: Model) -> str:
     """Return the activation of the pooler, or of the dense map that a head has in its place."""
-    head = model.weights.head
-    return model.config.family.activation(None if head is None else head.name, "tanh")
+    config, head = model.config, model.weights.head
+    otherwise = "tanh" if model.weights.pooler is not None else config.classifier_activation or config.activation
+    return reference.ACTIVATIONS[config.family.activation(None if head is None else head.name, otherwise)]
 
 
 def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here: Here, *arguments: Any) -> Any:
@@ -124,7 +136,7 @@ def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here
 
 
 class Forward(WrappedOps):
-    """One forward pass in parts, stage by stage: `EMBEDDINGS_STAGE`, each layer by its number, then the pooler.
+    """One forward pass in parts, stage by stage: `EMBEDDINGS_STAGE`, each layer by its number, then pooler and head.
 
     Parameters
     ----------
@@ -161,6 +173,8 @@ class Forward(WrappedOps):
         self._layer: int | None = None
         self._known, self._forced = NOTHING, NOTHING
         self._computed: dict[str, FloatArray] = {}
+        self.head_input: FloatArray = np.zeros(0)
+        """The rows of the last hidden state that the head reads: of all tokens, or one for each sequence."""
         self.values: dict[str, FloatArray] = {}
         """The values of this stage and of the one before it, as the next part sees them."""
 
@@ -194,8 +208,7 @@ class Forward(WrappedOps):
                 return self._computed
             x = self._flat(self.values[self.states[stage]])
             if self._layer is None:
-                assert self.weights.pooler is not None
-                encoder.pooler(x, self.weights.pooler, batch, self.ops, head_activation(self.model))
+                self._run_head(x)
             else:
                 layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
                 own = self.weights.layers[stage]
@@ -211,9 +224,19 @@ class Forward(WrappedOps):
     def run_all(self) -> Iterator[tuple[str, FloatArray]]:
         """Compute all stages, and yield every value by name, in the order of the forward pass."""
         values: dict[str, FloatArray] = {}
-        for stage in range(EMBEDDINGS_STAGE, self.config.num_hidden_layers + (self.weights.pooler is not None)):
+        for stage in range(EMBEDDINGS_STAGE, self.config.num_hidden_layers + bool(self.model.result_kinds)):
             values = self.run(stage, values)
             yield from values.items()
+
+    def _run_head(self, x: FloatArray) -> None:
+        """Compute what the model computes from its last hidden state: the pooler, or the head."""
+        first = dataclasses.replace(self.inputs, **{name: getattr(self.inputs, name)[:, :1] for name in _COLUMNS})
+        for kind in self.model.result_kinds:
+            self.head_input, batch = x, self.inputs.packed
+            if kind in ("pooler", "first"):  # the pooled rows are a batch of sequences of one token
+                name = "pooler.dense" if self.weights.pooler is not None else "cls.predictions.transform.dense"
+                self.head_input, batch = self.part("pool", self._here(name), self._padded(x)), first.packed
+            self.model.with_ops(self.ops).compute(kind, self.head_input, batch)
 
     def part(self, name: str, here: Here, *arguments: Any) -> Any:
         """Compute a part, with the mistakes that replace it."""
@@ -244,7 +267,7 @@ class Forward(WrappedOps):
             return self._result_of(self.names.activated[names[1]], "gate", *ys, activation)
         y, name = np.concatenate(ys, axis=1) if len(ys) > 1 else ys[0], names[0]
         if activation is not None:
-            y = self._result_of(name.removesuffix(".dense"), "activation", y, activation)
+            y = self._result_of(self.names.activated[name], "activation", y, activation)
         if residual is not None:
             total = self.names.summed.get(name, f"{name.removesuffix('dense')}LayerNorm.input")
             y = self._result_of(total, "add", y, residual)
@@ -322,7 +345,7 @@ class Forward(WrappedOps):
             self.values[name] = self._known[name]
             return self._flat(self._known[name])
         value = self.part("value", self._here(name), compute())
-        is_padded = value.ndim == 4 or name.startswith("pooler")
+        is_padded = value.ndim == 4 or self.names.specs[name].kind == "pooled"
         return self._flat(self._keep(name, value if is_padded else self._padded(value)))
 
     def _is_wanted(self, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.parity.symbols import symbol_of
+from minibert.parity.symbols import symbol_of, symbols_of
 from minibert.parity.truth import Model, Padded
 
 Part: TypeAlias = Callable[..., FloatArray]
@@ -131,7 +131,8 @@ class Mistake:
 
     def is_for(self, model: Model) -> bool:
         """Return whether a port of this model can have this mistake."""
-        return self.fits is None or self.fits(model)
+        has_place = self.vector is not None or not symbols_of(model).isdisjoint(self.symbols)
+        return has_place and (self.fits is None or self.fits(model))
 
     def is_harmless(self, config: BertConfig) -> bool:
         """Return whether this mistake cannot change a hidden state of such a model by more than rounding."""

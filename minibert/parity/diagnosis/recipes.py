@@ -13,13 +13,23 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray
 from minibert.encode.pooling import POOLING_MODES
 from minibert.parity.diagnosis.formulas import inside, length
-from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe
+from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe, part_mistake
 from minibert.parity.truth import VECTOR, InapplicableError, Padded
 
 
 def pooled(pooling: str) -> Mistake:
     """Return the mistake of another pooling, a key of `POOLINGS`."""
     return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(pooling=pooling))
+
+
+def pooled_for_head(pooling: str) -> Mistake:
+    """Return the mistake of another pooling before the pooler, or before the head."""
+    return part_mistake(
+        ("pooler_dense", "transform_dense"),
+        pool=lambda inner, here, x: POOLINGS[pooling](
+            {here.forward.states[-1]: x}, here.forward.inputs, here.forward.states
+        ),
+    )
 
 
 def lengths(scaling: str) -> Mistake:

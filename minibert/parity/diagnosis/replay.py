@@ -25,7 +25,7 @@ from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part, Re
 from minibert.parity.diagnosis.recipes import vector
 from minibert.parity.symbols import DENSE, names_of, states_of, symbol_of
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, unmasked
-from minibert.trace.table import rows_of
+from minibert.trace.table import head_rows_of, rows_of
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
@@ -129,7 +129,7 @@ class Replay:
         stage_of = {name: self._stage_of(name) for name in self.port}
         num_layers, first = len(self.states) - 1, EMBEDDINGS_STAGE
         end = max(stage_of.values(), default=EMBEDDINGS_STAGE - 1)
-        last = num_layers - (self.model.weights.pooler is None)  # the vector is not a stage, and there may be no pooler
+        last = num_layers - (not self.model.result_kinds)  # the vector is not a stage, and there may be no head
         spans = []
         for stage in range(EMBEDDINGS_STAGE, end + 1):
             is_state_of_port = stage < num_layers and self.states[stage + 1] in self.port
@@ -160,10 +160,11 @@ class Replay:
         needs: dict[str, tuple[str, ...]] = {VECTOR: self.states[-1:]}
         if self.recipe is not None and self.recipe.pooling == "pooler":
             needs[VECTOR] = ("pooler",)
-        for part, entries in rows_of(self.names.sizes).items():
+        rows = rows_of(self.names.sizes)
+        for part, entries in {**rows, "pooler": rows["pooler"] + head_rows_of(self.names.sizes)}.items():
             for i in range(len(self.states) - 1) if part == "layer" else [-1]:
                 x = f"encoder.layer.{len(self.states) - 2}" if part == "final" else self.states[i]
-                names = {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": x}
+                names = {"output": x} | {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": x}
                 if i == 0 and "normed" in names:
                     names["normed"] = x  # layer 0 of ModernBERT does not have a first LayerNorm
                 for entry in entries:
@@ -269,7 +270,7 @@ class Replay:
             values = forward.run(stage, beginning, known={**complete, **known}, forced=forced)
             computed |= {name: values[name] for name in wanted if name in values}
             if stage == len(self.states) - 1:
-                states["pooler"] = forward.values["pooler"]
+                states |= {name: array for name, array in forward.values.items() if name == "pooler"}
                 continue
             state = self.states[stage + 1]
             total = "embeddings.LayerNorm.input" if stage == EMBEDDINGS_STAGE else f"{state}.output.LayerNorm.input"

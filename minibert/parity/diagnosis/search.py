@@ -242,9 +242,9 @@ class Search:
         ]
 
     def _may_spare(self, mistake: Mistake, rows: list[int]) -> bool:
-        """Return whether a mistake can leave these rows right: only one with the inputs, the mask or the vector can."""
+        """Return whether a mistake can leave these rows right: only one with inputs, mask, pooling or vector can."""
         if mistake.inputs is None:
-            return mistake.vector is not None or "mask" in mistake.parts
+            return mistake.vector is not None or not mistake.parts.keys().isdisjoint(("mask", "pool"))
         try:
             right = self.inputs.rows(rows)
             wrong = mistake.inputs(self.inputs, self.model.config).rows(rows)

@@ -14,7 +14,7 @@ from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE, both_names, symbol_of
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, mask_of, rms, round_to, unmasked
-from minibert.trace.table import rows_of
+from minibert.trace.table import head_rows_of, rows_of
 
 
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
@@ -77,7 +77,8 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
     if untried:
         text += f". Combinations of mistakes were not tried for {some_of(untried, 1)}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
-    entries = itertools.chain(*rows_of(search.model.value_names().sizes).values())
+    sizes = search.replay.names.sizes
+    entries = itertools.chain(*rows_of(sizes).values(), head_rows_of(sizes))
     remedy += next((f": {row.symbol} = {row.formula}." for row in entries if row.symbol == symbol_of(first)), ".")
     if len(segment) > 1:
         missing = sorted(segment - {first})
