@@ -216,7 +216,7 @@ def calls(folder: Path) -> list[Call]:
     add("Trace.load", minibert.Trace.load)
 
     found.methods(
-        tokenizer, "from_files from_pretrained check_asked add_special_token",
+        tokenizer, "from_files from_pretrained check_asked add_special_token warn_of_unknown",
         lambda one: (one("a cat"), one.decode([2, 3])), truncation=True, padding=True,
     )  # fmt: skip
     ways = {"padding": True, "truncation": True, "stride": 1, "pad_to_multiple_of": 4, "return_length": True,

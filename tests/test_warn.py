@@ -15,12 +15,15 @@ import pytest
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import make_pipeline
 
-from minibert import SentenceTransformer, embed_tokens
+from minibert import SentenceTransformer, embed_tokens, pipeline
 from minibert._utils.reporting import warn_caller
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import sentence_model
+from tests.support.command_line import run
+from tests.support.task_models import task_folder
 
 LONG = ["the cat", "the cat sat on the mat " * 3]
 FEW = ["the cat", "a b c"]
@@ -95,3 +98,44 @@ def test_a_warning_without_a_caller_is_still_given() -> None:
         assert names["done"].wait(10)
     (found,) = caught
     assert (str(found.message), found.category, found.filename, found.lineno) == ("told", RuntimeWarning, "<thread>", 3)
+
+
+CHINESE = "我喜欢吃苹果"
+UNKNOWN: dict[str, Callable[[SentenceTransformer], object]] = {
+    "encode": lambda model: model.encode(["the cat", CHINESE]),
+    "encode, windows": lambda model: model.encode(["the cat", CHINESE], truncation="split"),
+    "embed_tokens": lambda model: embed_tokens(model.model, model.tokenizer, CHINESE),
+}
+
+
+def unknown_warnings(call: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True, action="always") as told:
+        call()
+    return [str(one.message) for one in told if "[UNK]" in str(one.message)]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_text_that_the_vocabulary_does_not_know_is_told_once_a_model(name: str, folder: Path) -> None:
+    for model in (SentenceTransformer(folder), SentenceTransformer(folder)):
+        assert unknown_warnings(lambda model=model: model.encode(["", "the cat", "the cat 的"])) == []
+        (message,) = unknown_warnings(lambda model=model: UNKNOWN[name](model))
+        assert str(folder) in message
+        assert unknown_warnings(lambda model=model: UNKNOWN[name](model)) == []
+
+
+def test_the_real_model_tells_it_of_chinese_texts_on_the_command_line_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = SentenceTransformer(DEFAULT_MODEL)
+    assert len(unknown_warnings(lambda: model.encode([CHINESE, "股票市场下跌"]))) == 1
+    assert unknown_warnings(lambda: model.encode(["Straße, Äpfel ❤️ 5 %", "Привет"])) == []
+    (tmp_path / "in.txt").write_text(f"the cat\n{CHINESE}\n{CHINESE}!\n")
+    for arguments in (("embed", CHINESE), ("embed", "-i", f"{tmp_path}/in.txt", "-o", f"{tmp_path}/out.npy")):
+        with warnings.catch_warnings(action="default"):
+            code, _, err = run(capsys, *arguments)
+        assert (code, err.count("[UNK]")) == (0, 1), err
+
+
+def test_a_task_tells_it_too(tmp_path: Path) -> None:
+    classify = pipeline("text-classification", str(task_folder(tmp_path, "BertForSequenceClassification")))
+    assert len(unknown_warnings(lambda: [classify(CHINESE), classify([CHINESE, "the cat"])])) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+import unicodedata
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +22,9 @@ import minibert
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.layers import join_subwords
-from minibert.vectors.token_vectors import find_word
 from tests.support.checkpoints import random_checkpoint
-from tests.support.family_tokenizers import family_folder, train
+from tests.support.family_tokenizers import CLASSES, SUCCESSORS, family_folder, train
+from tests.support.random_checkpoints import random_model
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, naughty_lines, udhr_lines
@@ -94,14 +95,6 @@ def test_subwords_joined_by_formula(states: list[np.ndarray]) -> None:
     np.testing.assert_array_equal(
         join_subwords(pieces, "max"), [max(float(piece[h]) for piece in pieces) for h in range(8)]
     )
-
-
-def test_a_word_is_found_as_a_whole_word_only() -> None:
-    ids, word_ids = [2, 7, 8, 7, 9, 7, 7, 8, 3], [None, 0, 1, 2, 2, 3, 4, 4, None]
-    assert find_word([7], ids, word_ids) == [slice(1, 2), slice(5, 6)]
-    assert find_word([7, 8], ids, word_ids) == [slice(1, 3), slice(6, 8)]
-    assert find_word([2], ids, word_ids) == [], "special tokens are not words"
-    assert find_word([], ids, word_ids) == []
 
 
 # --- tokens and words beside transformers -----------------------------------------------------------------------------
@@ -328,6 +321,62 @@ def test_an_added_token_behind_a_space_is_one_occurrence(flags: dict[str, bool],
     text = embed_tokens(minibert.load(folder), own, "the Über fox Über, Über")
     found = word_occurrences("Über", text, own)
     assert [text.ids[one.tokens].tolist() for one in found.places] == [[own.vocab["Über"]]] * 3
+
+
+# The library knows the punctuation of older versions of Unicode than Python does.
+VERSIONS = (unicodedata, unicodedata.ucd_3_2_0)
+MARKS = [chr(code) for code in range(0x3100) if all(version.category(chr(code))[0] == "P" for version in VERSIONS)]
+MARKS += list("$+<=>^`|~（）！")
+
+
+@pytest.fixture(scope="module", params=CLASSES | SUCCESSORS)
+def find(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Return a function: a word and texts -> its places, with the trained tokenizer of a family."""
+    folder, texts = tmp_path_factory.mktemp(request.param), ["a bank, no bankers", "".join(MARKS), "中 央 銀 行 法 é"]
+    own = BertTokenizer.from_pretrained(
+        family_folder(folder / "tokenizer", request.param, train(request.param, texts * 9, 600))
+    )
+    model = BertModel.from_pretrained(random_model(folder / "model", (8, 1, 2, 8, "gelu"), 2000))
+
+    def find(word: str, *texts: str, **options: Any) -> list[tuple[int, int, int]]:
+        embedded = embed_tokens(model, own, list(texts), **options)
+        places = word_occurrences(word, embedded, own).places
+        for one in places:
+            spans = embedded[one.text_index].offsets[one.tokens]
+            assert one.text[one.start : one.end] in one.text[spans[0, 0] : spans[-1, 1]]
+        return [(one.text_index, one.start, one.end) for one in places]
+
+    return find
+
+
+def test_a_word_is_found_beside_every_mark(find: Callable[..., Any]) -> None:
+    """Unigram's tokenizers split at spaces only, and have other tokens for a word behind a mark than behind a space."""
+    texts = [f"a {m}bank{m} bank{m}{m}bank bank{m}s a{m}bank {m}bank {m} bank." for m in MARKS]
+    expected = [(i, m.start(), m.end()) for i, text in enumerate(texts) for m in re.finditer("bank", text)]
+    assert find("bank", *texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "places"),
+    [
+        ("bank", "bankers embank bank2 2bank [bank]", [28]),
+        ("a bank", "a  bank, a (bank) a-bank a bank", [0, 25]),
+        ("a-bank", "a-bank a bank", [0]),
+        ("銀行", "中央銀行法 銀行, 行銀", [2, 6]),
+        ("é", "é, (é) éa", [0, 4]),
+    ],
+)
+def test_a_word_is_found_as_a_whole_word_only(
+    find: Callable[..., Any], word: str, text: str, places: list[int]
+) -> None:
+    assert [start for _, start, _ in find(word, text)] == places
+
+
+def test_a_word_is_found_in_what_was_kept_of_a_text(find: Callable[..., Any]) -> None:
+    """For Unigram the whole text is one word, which was cut; a word whose last token may be missing does not count."""
+    places = find("銀行", "銀行" * 90, max_length=40, truncation="silent")
+    assert 3 <= len(places) <= 19
+    assert places == [(0, start, start + 2) for start in range(0, 2 * len(places), 2)]
 
 
 def test_a_word_in_pieces_is_joined_as_asked(embed: Embed, tokenizer: BertTokenizer) -> None:

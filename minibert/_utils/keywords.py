@@ -38,7 +38,7 @@ def is_float32(value: object) -> bool:
 def _is_cpu_map(value: object) -> bool:
     """Return whether a device_map puts everything on the CPU."""
     values = list(value.values()) if isinstance(value, Mapping) else [value]
-    return all(device is None or device == "auto" or is_cpu(device) for device in values)
+    return all(device == "auto" or is_cpu(device) for device in values)
 
 
 def _nothing(names: str, remedy: str) -> dict[str, Keyword]:
@@ -109,7 +109,7 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
 
 PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
     **(_CODE | _TOKEN | _TYPES | _DEVICE_MAP | anything("use_fast num_workers")),
-    "device": Keyword(lambda value: value is None or is_cpu(value) or value == -1, "None, 'cpu' or -1", _ON_CPU),
+    "device": Keyword(lambda value: is_cpu(value) or value == -1, "None, 'cpu' or -1", _ON_CPU),
     **_one_of("framework", None, "pt", remedy="Leave it out."),
 }
 """Keywords of `pipeline`."""

@@ -65,9 +65,9 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
 
 
 def is_cpu(device: object) -> bool:
-    """Return whether a device is the CPU: "cpu" or "cpu:0", or an object whose str is one of these, as torch's is."""
+    """Return whether a device is the CPU: "cpu", "cpu:0", None, or an object whose str is one of these, as torch's."""
     try:
-        return str(device) in ("cpu", "cpu:0")
+        return device is None or str(device) in ("cpu", "cpu:0")
     except Exception:  # an integer of thousands of digits, or an object without a working str()
         return False
 

@@ -93,11 +93,10 @@ class TorchLike(Closes):
         return self
 
     def to(self, *args: object, **kwargs: object) -> Self:
-        """Return the model itself for "cpu" and float32; refuse any other device or type."""
+        """Return the model itself for "cpu", float32 and None; refuse any other device or type."""
         harmless = ("non_blocking", "copy", "memory_format")
-        values = [*args, *(value for name, value in kwargs.items() if name not in harmless)]
-        for value in values or [None]:
-            if not is_cpu(value) and (value is None or not is_float32(value)):
+        for value in (*args, *(value for name, value in kwargs.items() if name not in harmless)):
+            if not is_cpu(value) and not is_float32(value):
                 raise ValueError(f"{brief(value)}: minibert runs on the CPU in float32. See compute_type= of loading.")
         return self
 

@@ -253,7 +253,7 @@ def own_backend(backend: Any) -> Any:
 def check_device(device: object) -> None:
     """Raise an error for any device but the CPU, which may be given several times, as for several processes."""
     devices = device if isinstance(device, list | tuple) else [device]
-    if not all(name is None or is_cpu(name) for name in devices):
+    if not all(map(is_cpu, devices)):
         raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
 
 

@@ -198,6 +198,7 @@ class TaskPipeline(Closes):
         """Tokenize texts and pairs (they may be mixed), and cut them to the limit; `indices` are for messages."""
         strategy = options.truncation if options.truncation in STRATEGIES else options.strategy
         encodings = encode_pairs(self.tokenizer, pairs, indices, too_long.limit, strategy=strategy)
+        self.tokenizer.warn_of_unknown(encodings)
         for index, encoding in zip(indices, encodings, strict=True):
             check_encoding(encoding, index, too_long)
         return encodings

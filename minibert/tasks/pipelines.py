@@ -187,7 +187,7 @@ def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
     if isinstance(tokenizer, BertTokenizer):
         return tokenizer
     if isinstance(tokenizer, str | os.PathLike):
-        return BertTokenizer.from_pretrained(tokenizer, **where)
+        return BertTokenizer.from_pretrained(tokenizer, _from_auto=True, **where)
     if tokenizer is None:
         raise TypeError(f"a loaded {type(model).__name__} does not know its tokenizer. Give tokenizer=.")
     raise TypeError(f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder.")

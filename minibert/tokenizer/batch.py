@@ -79,7 +79,7 @@ class TokenizedBatch(UserDict[str, Any]):
         return TokenizedBatch(dict(self.data), self.encodings, *self._padding)
 
     def to(self, device: object, *, non_blocking: bool = False) -> TokenizedBatch:
-        """Return the batch itself for "cpu"; refuse any other device."""
+        """Return the batch itself for "cpu" and None; refuse any other device."""
         if not is_cpu(device):
             raise ValueError(f"device={brief(device)}; minibert runs on the CPU: expected 'cpu'.")
         return self

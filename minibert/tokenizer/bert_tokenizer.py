@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from minibert._utils import keywords
+from minibert._utils.reporting import warn_caller
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief, check_choice, check_int, check_return_tensors
 from minibert.bert.config_json import stated_family
@@ -69,6 +70,7 @@ class BertTokenizer(Vocabulary):
         self.model_max_length = loaded.model_max_length
         self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
         self.name_or_path = loaded.source
+        self._warned = False
 
     @classmethod
     def from_pretrained(
@@ -94,7 +96,8 @@ class BertTokenizer(Vocabulary):
         from tokenizer.json: normalizer, splitting, prefix, limit of a word, decoder and layout are those of the class,
         with its settings do_lower_case (default true), strip_accents (default: as do_lower_case),
         tokenize_chinese_chars (default true) and add_prefix_space. With another class, or if tokenizer.json has another
-        model than the class, tokenizer.json is used as it is. Its truncation and padding are ignored.
+        model than the class, tokenizer.json is used as it is. Its truncation and padding are ignored. If the files name
+        neither a class nor a model type, the class that is called decides.
 
         Parameters
         ----------
@@ -115,8 +118,9 @@ class BertTokenizer(Vocabulary):
         add_prefix_space : bool, optional
             The same; only RoBERTa and the classes of Unigram have it.
         **harmless
-            Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
-            the model has it, and special tokens that the model has under this name.
+            Keywords of transformers at values that change no token, such as ``use_fast=True``, and special tokens that
+            the model has under this name. ``do_lower_case=`` and other settings of the class are used if
+            tokenizer_config.json does not have them; else they must be as there.
 
         Raises
         ------
@@ -129,6 +133,7 @@ class BertTokenizer(Vocabulary):
         """
         call = "BertTokenizer.from_pretrained"
         name = keywords.given_name(call, name_or_path, harmless)
+        called = "" if harmless.pop("_from_auto", False) else cls.__name__ if type(cls) is _Named else "BertTokenizer"
         known, own = keywords.TOKENIZER_KEYWORDS, cls.from_pretrained
         asked = keywords.check_keywords(call, harmless, known, settings=SETTINGS, function=own)
         max_len = asked.pop("max_len", None)
@@ -139,9 +144,11 @@ class BertTokenizer(Vocabulary):
             revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only, subfolder=subfolder
         )
         files = options.locate(name)
-        keywords.check_remote_code(call, harmless.get("trust_remote_code"), files.settings("tokenizer_config.json"))
-        changed = {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
-        tokenizer = cls(load_tokenizer(files, changed))
+        stated = files.settings("tokenizer_config.json")
+        keywords.check_remote_code(call, harmless.get("trust_remote_code"), stated)
+        changed = {key: asked[key] for key in SETTING_NAMES if isinstance(asked.get(key), bool) and key not in stated}
+        changed |= {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
+        tokenizer = cls(load_tokenizer(files, changed, called))
         if add_prefix_space and "add_prefix_space" not in tokenizer.init_kwargs:
             raise ValueError("add_prefix_space=True has no effect on the tokens of this tokenizer. Leave it out.")
         tokenizer.name_or_path = os.fspath(name)
@@ -543,6 +550,18 @@ class BertTokenizer(Vocabulary):
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
 
+    def warn_of_unknown(self, encodings: Iterable[Encoding]) -> None:
+        """Warn, once for a tokenizer, if the vocabulary does not have most of the tokens of a text."""
+        # Lists count faster than arrays are made.
+        raws, unknown = (encoding._raw for encoding in encodings), self.unk_token_id
+        mostly = (2 * list(raw.ids).count(unknown) > len(raw) - sum(raw.special_tokens_mask) for raw in raws)
+        if not self._warned and any(mostly):
+            self._warned = True
+            warn_caller(
+                f"Most tokens of a text are {self.unk_token}: {self.name_or_path} does not know its script or language."
+                " Take a multilingual model, or look at do_lower_case in tokenizer_config.json. It is said once."
+            )
+
 
 class AutoTokenizer:
     """The tokenizer of a checkpoint of any family: `from_pretrained` gives a `BertTokenizer`."""
@@ -554,6 +573,8 @@ class AutoTokenizer:
     def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> BertTokenizer:
         """Load the tokenizer of a model, as `BertTokenizer.from_pretrained` does.
 
+        If the files name neither a class nor a model type, tokenizer.json is used as it is.
+
         Raises
         ------
         ModelFormatError
@@ -561,7 +582,7 @@ class AutoTokenizer:
         """
         name = keywords.given_name("AutoTokenizer.from_pretrained", name_or_path, options)
         stated_family(LoadOptions.split(options)[0].locate(name).settings("config.json"))
-        return BertTokenizer.from_pretrained(name, **options)
+        return BertTokenizer.from_pretrained(name, _from_auto=True, **options)
 
 
 BertTokenizerFast = BertTokenizer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import make_folder, write_json, write_whole
 from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
+from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief
 from minibert.bert.families import FAMILIES
 from minibert.checkpoint.files import ModelFiles
@@ -77,7 +78,7 @@ class LoadedTokenizer:
     source: str
 
 
-def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) -> LoadedTokenizer:
+def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None, called: str = "") -> LoadedTokenizer:
     """Read the vocabulary and the settings; see BertTokenizer.from_pretrained for rules and errors.
 
     Parameters
@@ -85,6 +86,9 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
     files : ModelFiles
     changed : mapping of str, optional
         Settings that are used instead of those in tokenizer_config.json.
+    called : str
+        The class, if the files name neither it nor the type of the model. "" is the one that tokenizer.json describes,
+        and BERT's if there is none.
     """
     config = files.settings("config.json")
     settings = files.settings("tokenizer_config.json")
@@ -93,12 +97,13 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         settings = settings | files.settings("special_tokens_map.json")
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
     settings |= changed or {}
-    kind = class_of(settings, config.get("model_type"))
+    called = called or ("" if files.find("tokenizer.json") else "BertTokenizer")
+    kind = class_of(settings, config.get("model_type"), called)
     path, tokenizer, vocab, stored = read_library_tokenizer(files, kind, settings)
     settings = stored | settings
-    if not kind.fits(tokenizer):
+    if type(tokenizer.model).__name__ != kind.model:  # the files may contradict each other
         kind = GENERIC
-    stated = kind.stated(settings)
+    stated, of_file = kind.stated(settings), _normalized(tokenizer)
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     with library_errors(ModelFormatError, f"{path} does not work"):
         if kind.model == "WordPiece":  # a damaged file is refused, although the class replaces its parts
@@ -118,15 +123,18 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
             make_layout(kind, tokenizer, named, stated)
         vocab = _checked_vocab(tokenizer, vocab, path, config)
         _check_special_tokens(tokenizer, path, config)
+    if path.name == "tokenizer.json" and "do_lower_case" not in settings and _normalized(tokenizer) != of_file:
+        warn_caller(
+            f"{path}: {kind.name} replaces the normalizer of this file, as in transformers 5. If the model was trained "
+            "with the file as it is, write the tokenizer_class PreTrainedTokenizerFast into tokenizer_config.json."
+        )
     has_types = kind.has_token_types
     if kind is GENERIC:
         family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])
         has_types = family.has_token_types and class_of({}, config.get("model_type")).has_token_types
     input_names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
     if not isinstance(input_names, list) or not all(isinstance(name, str) for name in input_names):
-        raise ModelFormatError(
-            f"tokenizer_config.json has model_input_names {brief(input_names)}; expected a list of str."
-        )
+        raise ModelFormatError(f"tokenizer_config.json has model_input_names {brief(input_names)}, not a list of str.")
     return LoadedTokenizer(
         tokenizer=tokenizer,
         vocab=vocab,
@@ -141,6 +149,11 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         model_input_names=input_names,
         source=files.source,
     )
+
+
+def _normalized(tokenizer: Tokenizer, text: str = "Á①中") -> str:
+    """Normalize a text with a case, an accent, a compatible character and a Chinese one, to compare normalizers."""
+    return str(tokenizer.normalizer.normalize_str(text)) if tokenizer.normalizer else text
 
 
 def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any], kind: TokenizerClass) -> dict[str, AddedToken]:
@@ -273,9 +286,7 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, config: dict[str, An
             )
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
             if sequence is None and (known_id := tokenizer.token_to_id(token)) != token_id:
-                raise ModelFormatError(
-                    f"{path} adds {token!r} with id {token_id}; its id in the vocabulary is {known_id}."
-                )
+                raise ModelFormatError(f"{path} adds {token!r} with id {token_id}; the vocabulary has {known_id}.")
 
 
 def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,11 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Where a sentence may end, with the quotes and brackets behind the stop.
 _STOP = re.compile(r"""[.!?…]["'”’»)\]]*(?=\s)|[。！？]["'”’」』）]*|\n[^\S\n]*(?=\n)""")
+
+
+# A control or format character inside a word, such as a soft hyphen, belongs to the word.
+_LETTER = r"[\p{L}\p{M}\p{N}&&[^\p{Han}]]"
+_WORD = rf"{_LETTER}+(?:[\p{{C}}&&[^\s]]+{_LETTER}+)*|[^\s]"
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
@@ -37,6 +42,19 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
             spans[-1] = spans[-1][0], start + len(piece.rstrip())
         start = end
     return spans
+
+
+def word_spans(texts: Iterable[str], normalizer: Any) -> list[list[tuple[str, int, int]]]:
+    """Return the words of each text: normalized, with the first character of each, and the one after its last.
+
+    A word is a run of letters, digits and combining marks. A Chinese character is a word of its own, and so is each
+    other character that is not a space.
+    """
+    from tokenizers import Regex, pre_tokenizers
+
+    split, normalize = pre_tokenizers.Split(Regex(_WORD), "isolated"), normalizer.normalize_str if normalizer else str
+    rows = ([(normalize(piece).strip(), *span) for piece, span in split.pre_tokenize_str(text)] for text in texts)
+    return [[word for word in row if word[0]] for row in rows]
 
 
 def as_batch(text: Texts, text_pair: Texts | None, is_split: bool) -> tuple[list[Any], list[Any] | None, bool]:

@@ -81,10 +81,6 @@ class TokenizerClass:
     has_token_types: bool = False
     mask_takes_space: bool = False
 
-    def fits(self, tokenizer: Tokenizer) -> bool:
-        """Return whether a tokenizer of the library can be one of this class; the files may contradict each other."""
-        return type(tokenizer.model).__name__ == self.model
-
     def stated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of this class that tokenizer_config.json states, checked, with transformers' defaults."""
         stated = {name: settings.get(name, default) for name, default in self.settings.items()}
@@ -121,14 +117,15 @@ _OF_MODELS = {
 """The ``model_type`` of config.json -> the class, if the files do not name one; BERT's for every other type."""
 
 
-def class_of(settings: Mapping[str, Any], model_type: object) -> TokenizerClass:
+def class_of(settings: Mapping[str, Any], model_type: object, called: str = "BertTokenizer") -> TokenizerClass:
     """Return the class that tokenizer_config.json names, else the model's class; `GENERIC` if it is not known here.
 
-    As in transformers, a class that the files of a ModernBERT name does not count.
+    If the files say neither, it is the class that was called. As in transformers, a class that the files of a
+    ModernBERT name does not count.
     """
     named = settings.get("tokenizer_class")
     if not isinstance(named, str) or model_type == "modernbert":
-        named = _OF_MODELS.get(str(model_type), "BertTokenizer")
+        named = _OF_MODELS.get(model_type, "BertTokenizer") if isinstance(model_type, str) else called
     return _CLASSES.get(named.removesuffix("Fast"), GENERIC)
 
 

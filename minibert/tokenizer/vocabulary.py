@@ -79,7 +79,7 @@ class Vocabulary:
     @property
     def do_lower_case(self) -> bool:
         """True if texts are lowercased."""
-        return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
+        return self._tokenizer.normalizer is not None and "a" in self._tokenizer.normalizer.normalize_str("A")
 
     if not TYPE_CHECKING:  # type checkers know which attributes there are
 
@@ -234,9 +234,7 @@ class Vocabulary:
             token_id = check_int(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
-                raise ValueError(
-                    f"token id {brief(token_id)} at position {position} has no token; ids are 0 to {last}."
-                )
+                raise ValueError(f"token id {position} is {brief(token_id)}, which no token has; ids are 0 to {last}.")
             checked.append(token_id)
         return checked
 

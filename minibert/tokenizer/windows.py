@@ -126,7 +126,9 @@ class TokenWindows:
                 if characters > CHARACTERS_AT_ONCE:
                     break
                 last += 1
-            yield slice(first, last), self._tokenize(list(texts[first:last]), indices[first:last], exact)
+            groups = self._tokenize(list(texts[first:last]), indices[first:last], exact)
+            self.tokenizer.warn_of_unknown(group[0] for group in groups)
+            yield slice(first, last), groups
             first = last
 
     def distinct(self, texts: Sequence[Any], first: int) -> tuple[list[int], IntArray]:

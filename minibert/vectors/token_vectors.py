@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import Any
@@ -17,7 +18,7 @@ from minibert.encode.run import packed
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown, without_spaces
+from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown, without_spaces, word_spans
 from minibert.tokenizer.too_long import TRUNCATIONS_WITHOUT_SPLIT, TooLong
 from minibert.vectors.layers import LAYER_POOLING, LayerSelection, combine_layers, join_subwords, resolve_layers
 from minibert.vectors.similarity import cos_sim
@@ -114,7 +115,7 @@ class TokenVectors:
                 tokens_of[word] = slice(indices[0], indices[-1] + 1)
         if self.given_words is None:
             tokens = list(tokens_of.values())
-            offsets = [self._characters(token) for token in tokens]
+            offsets = [without_spaces(self.text, *self.offsets[one].ravel()[[0, -1]].tolist()) for one in tokens]
             names = [self.text[start:end] for start, end in offsets]
         else:
             names = list(self.given_words)
@@ -137,16 +138,15 @@ class TokenVectors:
         length = len(self.text)
         start = check_int("start", start, 0, length - 1, also=", the index of a character")
         end = check_int("end", end, start + 1, length, also=", the index after the last character")
-        in_word = np.array([word is not None for word in self.word_ids])
         if self.n_truncated:
-            kept = self.offsets[in_word]
+            kept = self.offsets[~self.special]
             first, last = (int(kept[0, 0]), int(kept[-1, 1])) if len(kept) else (0, 0)
             if self.text[start : min(first, end)].strip() or self.text[max(last, start) : end].strip():
                 raise ValueError(
                     f"the span {start} to {end} reaches beyond characters {first} to {last}. Only these were kept, "
                     "because the text has more tokens than the model takes; give a span within them."
                 )
-        holders = np.flatnonzero(in_word & (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
+        holders = np.flatnonzero((self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
         if not len(holders):
             raise ValueError(f"no token holds any of the characters {start} to {end}: {self.text[start:end]!r}.")
         return slice(int(holders[0]), int(holders[-1]) + 1)
@@ -171,11 +171,6 @@ class TokenVectors:
             See `span_tokens`.
         """
         return join_subwords(self.vectors[self.span_tokens(start, end)], subwords)
-
-    def _characters(self, tokens: slice) -> tuple[int, int]:
-        """Return the first character of a word, and the one after its last."""
-        start, end = int(self.offsets[tokens.start, 0]), int(self.offsets[tokens.stop - 1, 1])
-        return without_spaces(self.text, start, end)
 
     def __repr__(self) -> str:
         cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""
@@ -252,32 +247,17 @@ class WordOccurrences:
         return f"WordOccurrences({self.word!r}, {len(self)} occurrences, vectors {self.vectors.shape})"
 
 
-def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
-    """Find the occurrences of a word in a tokenized text; a part of a longer word does not count.
-
-    `word` are the ids of its tokens; `word_ids` has the index of each token's word, None for special tokens.
-    """
-    length = len(word)
-    places = []
-    for start in range(len(ids) - length + 1 if length else 0):
-        end = start + length
-        starts_word = start == 0 or word_ids[start] != word_ids[start - 1]
-        ends_word = end == len(ids) or word_ids[end] != word_ids[end - 1]
-        inside = None not in word_ids[start:end]
-        if inside and starts_word and ends_word and list(ids[start:end]) == list(word):
-            places.append(slice(start, end))
-    return places
-
-
 def word_occurrences(
     word: str, texts: TokenVectors | Sequence[TokenVectors], tokenizer: BertTokenizer, *, subwords: str = "mean"
 ) -> WordOccurrences:
     """Find a word in embedded texts, as a whole word only, and join the vectors of its tokens.
 
+    A word is whole if no letter, digit or combining mark is beside it. Each Chinese character is a word.
+
     Parameters
     ----------
     word : str
-        It is compared by its tokens: an uncased tokenizer finds "bank" in "BANK". It may be several words.
+        It is compared as the tokenizer normalizes it: an uncased one finds "bank" in "BANK". It may be several words.
     texts : TokenVectors, or sequence of them
         From `embed_tokens`. With layer_pooling="tokens_first" the occurrences can be compared layer by layer.
     tokenizer : BertTokenizer
@@ -309,26 +289,42 @@ def word_occurrences(
             raise TypeError(f"texts[{i}] is {shown(text)}; expected TokenVectors from embed_tokens.")
         if text.layers != embedded[0].layers or text.vectors.shape[1:] != embedded[0].vectors.shape[1:]:
             raise ValueError(f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all alike.")
-    # Some tokenizers have other tokens for a word after a space.
-    forms = {tuple(e.ids.tolist()) for e in tokenizer.encodings([word, f" {word}"], add_special_tokens=False)}
-    if not all(forms):
+    wanted, *found = word_spans([word, *(text.text for text in embedded)], tokenizer.backend_tokenizer.normalizer)
+    ids, names = tokenizer.encodings([word], add_special_tokens=False)[0].ids, [name for name, _, _ in wanted]
+    if not len(ids) or not names:
         raise ValueError(f"the word {word!r} has no token; give the word to search.")
-    if any(tokenizer.unk_token_id in ids for ids in forms):
-        raise ValueError(
-            f"{word!r} is not in the vocabulary: it becomes {tokenizer.unk_token}, like every unknown word, and cannot "
-            "be distinguished from them. Give a word of known tokens."
-        )
+    if tokenizer.unk_token_id in ids:
+        raise ValueError(f"{word!r} is not in the vocabulary; it becomes {tokenizer.unk_token}, as other words do.")
+    special = set(tokenizer.all_special_ids)  # "mask" is not in "[MASK]"
     places, vectors = [], []
-    for i, text in enumerate(embedded):
-        rows = (find_word(list(ids), text.ids.tolist(), text.word_ids) for ids in sorted(forms, key=len, reverse=True))
-        by_end = {tokens.stop: tokens for row in rows for tokens in row}  # of two forms in one place the shorter one
-        for tokens in sorted(by_end.values(), key=lambda tokens: tokens.start):
-            if not text.cut_words.intersection(text.word_ids[tokens]):
-                places.append(Occurrence(text.text, i, tokens, *text._characters(tokens)))
+    for i, (text, spans) in enumerate(zip(embedded, found, strict=True)):
+        for part in (spans[k : k + len(names)] for k in range(len(spans))):
+            start, end = part[0][1], part[-1][2]
+            tokens = _word_tokens(text, start, end) if [name for name, *_ in part] == names else None
+            if tokens and special.intersection(text.ids[tokens].tolist()) == special.intersection(ids.tolist()):
+                places.append(Occurrence(text.text, i, tokens, start, end))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
     if not places:
         raise ValueError(f"{word!r} occurs nowhere in the {counted(len(embedded), 'text')} as a whole word.")
     return WordOccurrences(word, tuple(places), np.stack(vectors), embedded[0].layers)
+
+
+def _word_tokens(text: TokenVectors, start: int, end: int) -> slice | None:
+    """Return the tokens of a word, given by its characters; None if they are part of a longer one, or some were cut."""
+    holders = np.flatnonzero((text.offsets[:, 0] < end) & (text.offsets[:, 1] > start)).tolist()
+    if not holders:
+        return None
+    first, stop = holders[0], holders[-1] + 1
+    left, right = int(text.offsets[first, 0]), int(text.offsets[stop - 1, 1])
+    # A token may hold punctuation beside the word, or lack accents that the tokenizer removes; letters it may not.
+    ends = text.text[min(left, start) : max(left, start)] + text.text[min(right, end) : max(right, end)]
+    at_edge = stop > len(text) - 2 or (first < 2 and text.text[:left].strip())
+    if any(map(str.isalnum, ends)) or (at_edge and text.cut_words.intersection(text.word_ids[first:stop])):
+        return None
+    # The space before the word can be a token of its own.
+    while text.word_ids[first - 1] == text.word_ids[first] and not text.text[slice(*text.offsets[first - 1])].strip():
+        first -= 1
+    return slice(first, stop)
 
 
 def embed_tokens(
@@ -448,16 +444,14 @@ def _encode(
     encodings = tokenizer.encodings(
         texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=False
     )
+    tokenizer.warn_of_unknown(encodings)
     cut_words = [frozenset[int]()] * len(texts)
     too_long = TooLong(truncation, limit, limit_name="max_length").add([encoding.n_truncated for encoding in encodings])
     for i in (i for i, encoding in enumerate(encodings) if encoding.n_truncated):
         whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         if truncation == "error":
             raise too_long.error(f"texts[{i}]", len(whole))
-        words = ([word for word in encoding.word_ids if word is not None] for encoding in (whole, encodings[i]))
-        lost, kept = (np.bincount(np.array(of_tokens, dtype=np.int64)) for of_tokens in words)
-        lost[: len(kept)] -= kept  # tokens of each word
-        cut_words[i] = frozenset(np.flatnonzero(lost).tolist())
+        cut_words[i] = frozenset(Counter[Any](whole.word_ids) - Counter(encodings[i].word_ids))  # tokens of each word
         encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
     too_long.warn()
     return encodings, cut_words

@@ -174,7 +174,7 @@ CALLS: list[tuple[str, type[Exception], str, list[Any]]] = [
     ("decode", TypeError, "token id", [[[[101]]]]),
     ("batch_decode", TypeError, "sequences", [5]),
     ("encode", TypeError, "101", [[101, 102]]),
-    ("convert_ids_to_tokens", ValueError, "token id 30522", [[30522], 30522]),
+    ("convert_ids_to_tokens", ValueError, "30522", [[30522], 30522]),
     ("convert_tokens_to_ids", TypeError, "token", [5, ["a", 5]]),
     ("tokenize", TypeError, "text", [["a", "b"]]),
     ("encode", TypeError, "text", [None]),

@@ -83,8 +83,8 @@ MUTATIONS: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
     "two tokens with one id": (("model", "vocab", "a"), 6, "the id 6 to two tokens"),
     "unknown token not in the vocabulary": (("model", "unk_token"), "<no>", "'<no>' for unknown words"),
     "normalizer that removes everything": (("normalizer",), REMOVING, "does not lay out 1 texts"),
-    "post_processor adds an id beyond the model": (TEMPLATE_ID, [99], "with id 99; its id .* is 2"),
-    "post_processor adds another token's id": (TEMPLATE_ID, [7], "with id 7; its id .* is 2"),
+    "post_processor adds an id beyond the model": (TEMPLATE_ID, [99], "with id 99; .* 2"),
+    "post_processor adds another token's id": (TEMPLATE_ID, [7], "with id 7; .* 2"),
     "post_processor without ids": (TEMPLATE_ID, [], "tokenizer.json"),
     "post_processor without the second text": (
         ("post_processor", "pair", 3),
@@ -124,6 +124,7 @@ def test_changed_tokenizer_json(tmp_path: Path, name: str) -> None:
     expect_refusal(folder, message)
 
 
+@pytest.mark.filterwarnings("ignore:.*replaces the normalizer")
 @both(600)
 def test_random_damage_of_tokenizer_json(tmp_path: Path, most: int) -> None:
     whole = json.dumps(tokenizer_json([*SPECIALS, "a", "b", "##c"])).encode()

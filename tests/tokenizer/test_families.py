@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
 import random
+import struct
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from tokenizers.models import Unigram, WordPiece
 
 import minibert
 from minibert import BertTokenizer, ModelFormatError
+from minibert.checkpoint.files import locate
 from tests.support.family_tokenizers import (
     BERT_TOKENS,
     CLASSES,
@@ -214,6 +218,78 @@ def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_n
     if family in ("bert", "electra", "nomic_bert"):
         expected = ["input_ids", "token_type_ids", "attention_mask"]
     assert list(ours("a", "b")) == list(ours.model_input_names) == expected
+
+
+FOLDERS = list(
+    itertools.product(
+        (None, {"vocab_size": 9999}, {"architectures": ["BertModel"]}), (None, {}, {"model_max_length": 99})
+    )
+)
+"""Contents of config.json and tokenizer_config.json that name neither a model type nor a class; None: no file."""
+
+
+@pytest.mark.filterwarnings("ignore:.*replaces the normalizer")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_folders_that_do_not_say_what_they_are(tmp_path: Path, family: str) -> None:
+    """tokenizer.json decides, whose normalizer is not that of the class; but a class that is called decides itself."""
+    texts = ["He Go to School, é ÀB 中文 x", "Abc  def's"]
+    saved = json.loads((family_folder(tmp_path / "whole", family, trained(family)) / "tokenizer.json").read_text())
+    other = {"lowercase": False, "clean_text": True, "strip_accents": False, "handle_chinese_chars": False}
+    is_word_piece = saved["model"]["type"] == "WordPiece"
+    saved["normalizer"] = {"type": "BertNormalizer"} | other if is_word_piece else {"type": "Lowercase"}
+    name = FAMILIES[family]
+    for number, (config, settings) in enumerate(FOLDERS):
+        folder = tmp_path / f"f{number}"
+        folder.mkdir()
+        contents = {"tokenizer": saved, "config": config, "tokenizer_config": settings}
+        for file, content in contents.items():
+            if content is not None:
+                (folder / f"{file}.json").write_text(json.dumps(content))
+        ours, theirs = (
+            minibert.AutoTokenizer.from_pretrained(folder),
+            transformers.AutoTokenizer.from_pretrained(folder),
+        )
+        assert ours(texts)["input_ids"] == theirs(texts)["input_ids"]
+        assert BertTokenizer.from_files(locate(folder))(texts)["input_ids"] == theirs(texts)["input_ids"]
+        assert ours.do_lower_case == (not is_word_piece)
+        if name in CLASSES.values():
+            ours, theirs = (getattr(library, name).from_pretrained(folder) for library in (minibert, transformers))
+            assert {**ours(texts)} == {**theirs(texts)}
+            assert isinstance(ours, getattr(minibert, name))
+
+
+@pytest.mark.parametrize("family", WITH_VOCABULARY)
+def test_a_vocabulary_alone_is_that_of_the_class_that_is_called(tmp_path: Path, family: str) -> None:
+    folder = family_folder(tmp_path, family, trained(family), vocabulary=True)
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    ours, theirs = (getattr(library, CLASSES[family]).from_pretrained(folder) for library in (minibert, transformers))
+    for pairs in (None, AWKWARD_TEXTS[::-1]):
+        assert {**ours(AWKWARD_TEXTS, pairs)} == {**theirs(AWKWARD_TEXTS, pairs)}
+
+
+CHARSMAP = base64.b64encode(struct.pack("<I", 4096) + bytes(4097)).decode()
+"""A table of characters without an entry: the size of its trie, and the trie."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_replaced"),
+    [(["NFKC"], True), (["Precompiled", "Lowercase"], True), (["Precompiled", "Strip", "Replace"], False), ([], False)],
+)
+def test_a_normalizer_that_the_class_replaces_is_named(tmp_path: Path, steps: list[str], is_replaced: bool) -> None:
+    """Files of SentencePiece have the steps of the third row, whose last two change nothing."""
+    known = {
+        "Precompiled": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP},
+        "Strip": {"type": "Strip", "strip_left": False, "strip_right": True},
+        "Replace": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+    }
+    folder = family_folder(tmp_path, "xlm-roberta", trained("xlm-roberta"))
+    saved = json.loads((folder / "tokenizer.json").read_text())
+    saved["normalizer"] = {"type": "Sequence", "normalizers": [known.get(step, {"type": step}) for step in steps]}
+    (folder / "tokenizer.json").write_text(json.dumps(saved))
+    with warnings.catch_warnings(record=True, action="always") as told:
+        BertTokenizer.from_pretrained(folder)
+    assert [str(folder / "tokenizer.json") in str(one.message) for one in told] == [True] * is_replaced
 
 
 @pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])

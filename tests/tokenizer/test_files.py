@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
 
+import minibert
 from minibert.checkpoint.files import locate
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -31,7 +34,11 @@ def test_settings_decide_as_in_transformers(tmp_path: Path, settings: dict[str, 
         "config": {"model_type": "bert", "vocab_size": 100},
     } | ({} if settings is None else {"tokenizer_config": settings})
     folder = model_folder(tmp_path, **files)
-    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        ours = BertTokenizer.from_pretrained(folder)
+    is_silent = "do_lower_case" not in (settings or {}) and settings != {"tokenizer_class": "PreTrainedTokenizerFast"}
+    assert [str(folder) in str(one.message) for one in told] == [True] * is_silent
     for text in ("Hello, wörld", "hello", "é É", "的人", "HELLO"):
         assert ours.tokenize(text) == theirs.tokenize(text)
     assert ours.do_lower_case == json.loads(theirs.backend_tokenizer.to_str())["normalizer"]["lowercase"]
@@ -139,7 +146,7 @@ def test_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
     assert ours.vocab == theirs.vocab
     assert ours.vocab["b"] == 8
     assert ours.encode("hello a b bc") == theirs.encode("hello a b bc")
-    with pytest.raises(ValueError, match="token id 5 at position 0 has no token"):
+    with pytest.raises(ValueError, match="token id 0 is 5"):
         ours.decode([5])
 
 
@@ -165,3 +172,31 @@ def test_from_files_and_subfolder(tmp_path: Path) -> None:
     assert BertTokenizer.from_files(locate(tmp_path / "inner")).vocab == expected
     with pytest.raises(ModelFormatError, match=r"has neither tokenizer\.json nor vocab\.txt"):
         BertTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:.*replaces the normalizer")
+def test_a_setting_that_the_files_do_not_state_may_be_given(tmp_path: Path) -> None:
+    """It has its effect, as in transformers, and is saved; what the files state, or what has no effect, is refused."""
+    config = {"model_type": "bert", "vocab_size": 100}
+    silent = [
+        model_folder(tmp_path / "vocabulary", vocab=SPECIALS + WORDS, config=config),
+        model_folder(tmp_path / "library", tokenizer=tokenizer_json(SPECIALS + WORDS), config=config),
+    ]
+    for folder in silent:
+        for setting, value in itertools.product(
+            ("do_lower_case", "strip_accents", "tokenize_chinese_chars"), (True, False)
+        ):
+            ours, theirs = (
+                library.BertTokenizer.from_pretrained(folder, **{setting: value})
+                for library in (minibert, transformers)
+            )
+            ours.save_pretrained(tmp_path / "saved")
+            for tokenizer in (ours, minibert.AutoTokenizer.from_pretrained(tmp_path / "saved")):
+                assert tokenizer("Hello é 人人 B")["input_ids"] == theirs("Hello é 人人 B")["input_ids"]
+    stated = model_folder(tmp_path / "stated", vocab=SPECIALS + WORDS, tokenizer_config={"do_lower_case": True})
+    generic = model_folder(tmp_path / "generic", tokenizer=tokenizer_json(SPECIALS + WORDS))
+    for load, folder in ((BertTokenizer, stated), (minibert.AutoTokenizer, generic)):
+        with pytest.raises(ValueError, match="do_lower_case=False"):
+            load.from_pretrained(folder, do_lower_case=False)
+    with pytest.raises(ValueError, match="do_lower_case='no'"):
+        BertTokenizer.from_pretrained(silent[0], do_lower_case="no")
