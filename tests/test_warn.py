@@ -104,6 +104,7 @@ CHINESE = "我喜欢吃苹果"
 UNKNOWN: dict[str, Callable[[SentenceTransformer], object]] = {
     "encode": lambda model: model.encode(["the cat", CHINESE]),
     "encode, windows": lambda model: model.encode(["the cat", CHINESE], truncation="split"),
+    "tokenizer": lambda model: model.tokenizer(["the cat", CHINESE]),
     "embed_tokens": lambda model: embed_tokens(model.model, model.tokenizer, CHINESE),
 }
 

@@ -319,6 +319,7 @@ class BertTokenizer(Vocabulary):
         options = RawOptions(add_special_tokens, is_split_into_words, *cutting)
         parts = self._encode(texts, pairs, options, strategy, max_length)
         encodings = [encoding for row in parts for encoding in row]
+        self.warn_of_unknown(row[0] for row in parts)
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
         equal, can_pad = tensor_type is not None, self.pad_token_id is not None

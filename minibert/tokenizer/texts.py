@@ -184,9 +184,7 @@ def check_text(value: Any, name: str) -> str:
         raise TypeError(f"{name} is {shown(value)}; expected a str.{_hint(value)}")
     match = LONE_SURROGATE.search(value)
     if match:
-        raise ValueError(
-            f"{name} holds half a character, the lone surrogate {match[0]!r}, at position {match.start()}."
-        )
+        raise ValueError(f"{name} holds half a character, the surrogate {match[0]!r}, at position {match.start()}.")
     return value
 
 
