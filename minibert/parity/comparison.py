@@ -18,6 +18,7 @@ from minibert.parity.citation import about
 from minibert.parity.diagnosis.causes import diagnose, namings
 from minibert.parity.diagnosis.mistake import Recipe
 from minibert.parity.diagnosis.sentences import mislabelled
+from minibert.parity.diagnosis.unseen import unseen
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
@@ -164,6 +165,7 @@ class _Comparison:
         if verdict == "float32" and rows and self._is_ours():
             verdict = "bits"
         first = next((row.name for row in rows if row.level == "wrong"), None)
+        padded, vectors = Padded.of(self._subject.config, self._inputs), VECTOR in units
         return Report(
             verdict=verdict,
             first=findings[0].names[0] if findings else first if verdict == "wrong" else None,
@@ -174,6 +176,7 @@ class _Comparison:
             notes=[*placement.notes, *_layouts(rows)],
             misfits=placement.misfits,
             unknown=placement.unknown,
+            unseen=unseen(self._subject.model, padded, vectors=vectors),
             warnings=[*placement.warnings, *self._different_twins(), *self._near(rows, verdict)],
             about=about,
         )

@@ -25,16 +25,18 @@ from minibert.trace.edits import copied_array
 FORMAT = 1
 """The number of the format of probe.json."""
 
-# First text, second text, what the row shows, and the most of its 24 tokens, because some vocabularies have few words.
-# The width, the hidden size and the number of heads of most models differ, so a swapped axis does not fit by chance.
+# First text, second text, what the row shows, and its most tokens, because some vocabularies have few words. The last
+# row is longer than each known cut of texts (P4), and than local_attention (A13). The width, the hidden size and the
+# number of heads of most models differ, so a swapped axis does not fit by chance.
+_SHORT, _LONG = 24, 261
+_SHOPS = " ".join(f"Shop {i} lends {7 * i} books." for i in range(80))
 _ROWS = (
-    ("The river bank was steep.", "Which bank lends money to a small shop, and why?", "a second segment", 24),
+    ("The river bank was steep.", "Which bank lends money to a small shop, and why?", "a second segment", _SHORT),
     ("A short text.", None, "padding on the right", 8),
     ("One token in the middle of this row is masked.", None, "a hole in the mask", 16),
     ("Padding on the left moves the words.", None, "padding on the left", 16),
-    ("Café Zürich: ÀÉÎ, naïve 東京 x2!", None, "capitals, accents, Chinese characters", 20),
+    (f"Café Zürich: ÀÉÎ, naïve 東京 x2! {_SHOPS}", None, "many tokens, accents, Chinese characters", _LONG),
 )
-_WIDTH = 24
 _LABEL = 40  # the most characters of a text that names a row
 _NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -80,7 +82,7 @@ class Probe:
 
 
 def probe(model: Any, *, tokenizer: Any = None) -> Probe:
-    """Make inputs in which known mistakes are visible: padding, a hole in the mask, a second segment, other letters.
+    """Make inputs in which known mistakes are visible: padding, a hole in the mask, a second segment, a long row.
 
     Parameters
     ----------
@@ -91,10 +93,11 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     subject = Subject.of(model)
     tokenizer = tokenizer if tokenizer is not None else subject.tokenizer
     config = subject.config
-    width = min(_WIDTH, config.max_length)
+    width = min(_LONG, config.max_length)
+    short = min(_SHORT, width)  # the width of the rows but the last one
     rows = [
-        _ids(tokenizer, config, i, first, second, max(1, most_tokens * width // _WIDTH))
-        for i, (first, second, _, most_tokens) in enumerate(_ROWS)
+        _ids(tokenizer, config, i, first, second, width if tokens == _LONG else max(1, tokens * short // _SHORT))
+        for i, (first, second, _, tokens) in enumerate(_ROWS)
     ]
     texts: list[tuple[str, str | None]] = [(first, second) for first, second, _, _ in _ROWS]
     shows = [purpose for _, _, purpose, _ in _ROWS]
@@ -102,7 +105,7 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     ids = np.full((len(rows), width), pad, np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for i, (row, second) in enumerate(rows):
-        first = width - len(row) if shows[i] == "padding on the left" else 0
+        first = short - len(row) if shows[i] == "padding on the left" else 0
         columns = slice(first, first + len(row))
         ids[i, columns], mask[i, columns], types[i, columns] = row, 1, second
         if shows[i] == "a hole in the mask" and len(row) > 4:

@@ -94,6 +94,8 @@ class Report:
         What else was seen, such as layouts and names that were not compared.
     unknown : list of str
         Names in the dump that mean nothing here.
+    unseen : list of str
+        Ids of known mistakes that the inputs cannot show, whatever the port computes.
     misfits : list of str
         Names in the dump that mean a value, but whose shape fits no layout of it. They were not compared.
     warnings : list of str
@@ -112,6 +114,7 @@ class Report:
     allowed: bool
     notes: list[str] = dataclasses.field(default_factory=list)
     unknown: list[str] = dataclasses.field(default_factory=list)
+    unseen: list[str] = dataclasses.field(default_factory=list)
     misfits: list[str] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
     about: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -165,7 +168,7 @@ class Report:
             lines.append(f"Wrong by {'itself' if len(own) == 1 else 'themselves'} (>): {some_of(own)}. Not so: {rest}.")
         for label, text in itertools.chain(*map(_paragraphs, self.diagnosis)):
             lines.append(f"{label}: {text}" if label else f"     {text}")
-        lines += [f"Note: {note}" for note in self.notes]
+        lines += [f"Note: {note}" for note in self._notes()]
         if self.unknown:
             lines.append(f"Not compared, because the names are unknown: {some_of(self.unknown)}")
         return "\n".join(lines)
@@ -185,7 +188,7 @@ class Report:
             lines += ["", f"Not shown: {counted(hidden, 'more name')}, {wrong or 'none'} of them wrong."]
         for label, text in itertools.chain(*map(_paragraphs, self.diagnosis)):
             lines += ["", f"**{label}:** {text}" if label else text]
-        lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        lines += ["", *(f"- {note}" for note in self._notes())]
         if self.unknown:
             lines += ["", f"Not compared, because the names are unknown: {some_of(self.unknown)}"]
         lines += ["", *(f"- {key}: {value}" for key, value in self.about.items() if value)]
@@ -225,6 +228,11 @@ class Report:
             "bfloat16": f"BFLOAT16: {compared} compared; the errors are those of a forward in bfloat16",
         }[self.verdict]
         return sentence + ("" if self.allowed else f", which is more than the budget allows ({self.budget})")
+
+    def _notes(self) -> Iterator[str]:
+        yield from self.notes
+        if self.unseen:
+            yield f"These inputs cannot show {counted(len(self.unseen), 'known mistake')}: {some_of(self.unseen, 12)}."
 
     def _shown(self, every_row: bool) -> list[Row]:
         """Return the rows of a table: all, or the hidden states, the first ones, and the marked ones."""

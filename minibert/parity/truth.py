@@ -176,10 +176,16 @@ class Padded:
             inputs_embeds=embeds,
         )
 
-    def rows(self, chosen: list[int]) -> Padded:
-        """Return some of the B sequences."""
-        embeds = None if self.embeds is None else self.embeds[chosen]
-        return Padded(self.ids[chosen], self.mask[chosen], self.types[chosen], self.positions[chosen], embeds)
+    @functools.cached_property
+    def ends(self) -> IntArray:
+        """The column behind the last visible token of each row, (B,)."""
+        return (self.mask * np.arange(1, self.mask.shape[1] + 1)).max(axis=1, initial=0)
+
+    def rows(self, chosen: list[int], width: int | None = None) -> Padded:
+        """Return some of the B sequences, and their first columns."""
+        embeds = None if self.embeds is None else self.embeds[chosen, :width]
+        cut: Any = (chosen, slice(width))
+        return Padded(self.ids[cut], self.mask[cut], self.types[cut], self.positions[cut], embeds)
 
 
 def unmasked(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:

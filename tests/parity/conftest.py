@@ -32,7 +32,7 @@ OTHER_FAMILIES = (
         "W1.embeddings",
         "W2.embeddings",
     ),
-    *("R1", "R2", "R3", "A13", "F1", "C2", "N4.final"),
+    *("R1", "R2", "R3", "A13", "F1", "C2", "N4.final", "N4.first"),
 )
 
 
@@ -64,8 +64,8 @@ def states_of_theirs(model: Any, inputs: dict[str, Any]) -> list[np.ndarray]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers."""
-    return random_checkpoint(tmp_path_factory.mktemp("parity"))
+    """Two layers, and 24 positions: the rows of the probe are short."""
+    return random_checkpoint(tmp_path_factory.mktemp("parity"), max_position_embeddings=24)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,8 @@ LAYERS = 4
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    folder = random_checkpoint(tmp_path_factory.mktemp("causes") / "model", num_hidden_layers=LAYERS)
+    sizes = {"num_hidden_layers": LAYERS, "max_position_embeddings": 24}
+    folder = random_checkpoint(tmp_path_factory.mktemp("causes") / "model", **sizes)
     model = BertModel.from_pretrained(folder, backend="numpy")
     return Subject.of_inputs("small", model, parity.probe(model).inputs)
 

@@ -45,6 +45,8 @@ _SUMS = ("attention_sum", "output_sum")
 _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "gate", "up", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
 _OF_HEADS = ("tanh", "relu", "gelu", "gelu_tanh", "silu", "none")
+_BASES = (1_000.0, 10_000.0, 20_000.0, 80_000.0, 160_000.0, 500_000.0)
+_CUTS = (64, 128, 256)
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{name}" for name in _OTHERS))
 
 
@@ -117,10 +119,12 @@ _WHAT_IS: dict[str, Mistake] = {
     "A8.rope": wrong.rope(False),
     "A8.rope-pairs": wrong.rope(True),
     "R1.other": wrong.rotary(wrong.of_the_others),
-    "R1.10000": wrong.rotary(lambda own, layers: {"rope_theta": 10_000.0}),
+    **{f"R1.{base:.0f}": wrong.rotary(functools.partial(wrong.with_base, base)) for base in _BASES},
     "R1.unscaled": wrong.rotary(lambda own, layers: {"rope_type": "default"}),
     "R1.no-ntk": wrong.rotary(wrong.before_ntk),
+    "R1.whole-factor": wrong.rotary(wrong.whole_factor),
     "R2.pairs": part_mistake(wrong.ROTATED, rotate=wrong.in_pairs),
+    "R2.backwards": part_mistake(wrong.ROTATED, rotation=wrong.backwards),
     "R2.none": part_mistake(wrong.ROTATED, rotate=lambda inner, here, x, num_heads, rotation: x),
     "R3.plus-1": dataclasses.replace(wrong.positions(lambda inputs, pad: inputs.positions + 1), symbols=wrong.ROTATED),
     "A13.exchanged": part_mistake(
@@ -130,10 +134,12 @@ _WHAT_IS: dict[str, Mistake] = {
     "A13.wide": wrong.window(lambda size, width: size + 1),
     "A13.full": wrong.window(lambda size, width: width),
     "A13.none": wrong.window(lambda size, width: None),
+    "A14.borders": part_mistake("context", weigh=wrong.without_borders),
     "F1.exchanged": wrong.gated(lambda gate, up: (up, gate)),
     "F1.weights": part_mistake(("gate", "up"), dense=lambda inner, here, x, linear, i: inner(here, x, linear, 1 - i)),
     "F1.no-up": wrong.gated(lambda gate, up: (gate, np.ones_like(up))),
     "N4.final": part_mistake("final", norm=wrong.no_norm),
+    "N4.first": part_mistake(wrong.IN_LAYER[:3], dense=wrong.norm_of_input).only(names_of_layer(0)),
     "C2.norm-after": part_mistake(
         ("normed", "attention_normed", "attention", "output"), norm=wrong.no_norm, add=wrong.norm_behind
     ),
@@ -182,7 +188,7 @@ _WHAT_IS: dict[str, Mistake] = {
     "T1.types": wrong.fed(ids=lambda inputs, config: inputs.types),
     "T1.inverted": wrong.fed(ids=lambda inputs, config: (1 - inputs.ids) % config.vocab_size),
     "T1.shifted": wrong.fed(ids=lambda inputs, config: (inputs.ids + 1) % config.vocab_size),
-    **{f"P4.cut-{length}": wrong.cut(length) for length in (64, 128, 256)},
+    **{f"P4.cut-{length}": wrong.cut(length) for length in _CUTS},
     **{
         f"W1.{_MODULES[symbol]}": wrong.weights(symbol, wrong.transposed)
         for symbol in DENSE
@@ -190,6 +196,7 @@ _WHAT_IS: dict[str, Mistake] = {
     },
     "W1.embeddings_project": wrong.weights("projected", lambda weight, bias: (weight.reshape(weight.T.shape).T, bias)),
     **{f"W2.{_MODULES[symbol]}": wrong.weights(symbol, wrong.without_bias) for symbol in DENSE},
+    "W2.attention.self": wrong.weights(wrong.IN_LAYER[:3], wrong.without_bias),
     "W2.all": wrong.weights(DENSE, wrong.without_bias),
     "W3.shifted": wrong.weights_of(lambda i, count: (i + 1) % count),
     "W3.reversed": wrong.weights_of(lambda i, count: count - 1 - i),
@@ -250,8 +257,21 @@ _HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
 }
 
 
-def _has_bias(path: str, model: Model) -> bool:
-    return model.config.has_bias(path)
+def _has_bias(paths: Sequence[str], model: Model) -> bool:
+    return any(map(model.config.has_bias, paths))
+
+
+def _takes_more(length: int, model: Model) -> bool:
+    return model.config.longest > length
+
+
+def _rotaries(model: Model) -> list[dict[str, Any]]:
+    return [layer.rotary.parameters for layer in model.weights.layers if layer.rotary is not None]
+
+
+def _has_rotary(field: str, other: object, model: Model) -> bool:
+    """Return whether the rotary positions of a layer have another value of a field."""
+    return any(parameters[field] != other for parameters in _rotaries(model))
 
 
 def _has_other_activation(name: str, model: Model) -> bool:
@@ -266,20 +286,33 @@ def _has_other_pooling(name: str, model: Model) -> bool:
 
 # Kinds of mistakes, and single ones, that a port of some models only can have.
 _FITS: dict[str, Callable[[Model], bool]] = {
-    **dict.fromkeys(("E2", "E5"), lambda model: model.config.has_token_types),
+    **dict.fromkeys(("E1", "E5", "A6.first-text", "A6.second-text"), lambda model: model.config.type_vocab_size > 1),
+    "E2": lambda model: model.config.has_token_types,
+    **{f"P4.cut-{length}": functools.partial(_takes_more, length) for length in _CUTS},
+    **{f"R1.{base:.0f}": functools.partial(_has_rotary, "rope_theta", base) for base in _BASES},
+    "R1.other": lambda model: len({layer.rotary for layer in model.weights.layers}) > 1,
+    "R1.unscaled": functools.partial(_has_rotary, "rope_type", "default"),
+    "R1": lambda model: any(parameters["rope_type"] == "linear" for parameters in _rotaries(model)),
     **dict.fromkeys(("A8", "E4.positions", "E4.sinusoids"), lambda model: not model.config.family.theta),
     "F1": lambda model: model.config.family.is_gated,
-    **dict.fromkeys(("A13", "C2"), lambda model: model.config.family.norms_first),
+    "A13": lambda model: any(layer.window is not None for layer in model.weights.layers),
+    "A14": lambda model: not model.config.family.has_relative_bias,
+    **dict.fromkeys(("C2", "N4.first"), lambda model: model.config.family.norms_first),
+    "N4.no-bias": functools.partial(_has_bias, ["output.LayerNorm"]),
     **dict.fromkeys(
         ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms", "H1.before-norm"),
         lambda model: not model.config.family.norms_first,
     ),
-    **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, _MODULES[name]) for name in DENSE},
+    **{
+        f"W2.{path}": functools.partial(_has_bias, [path])
+        for path in (*(_MODULES[name] for name in DENSE), "attention.self")
+    },
+    "W2.all": functools.partial(_has_bias, [_MODULES[name] for name in DENSE[:6]]),
     "E7": lambda model: not model.config.family.has_token_types,
     "E3": lambda model: not model.config.family.counts_tokens,
     "E6": lambda model: model.config.family.counts_tokens,
     "A10": lambda model: model.config.family.has_relative_bias,
-    "G3.pooler": lambda model: head_activation(model) == "tanh",
+    "G3.pooler": lambda model: model.weights.pooler is not None and head_activation(model) == "tanh",
     **{f"G4.{name}": functools.partial(_has_other_activation, name) for name in _OF_HEADS},
     "K1": lambda model: model.weights.pooler is not None or "transform" in symbols_of(model),
     **{f"K2.{name}": functools.partial(_has_other_pooling, name) for name in ("cls", "mean", "max", "last", "padding")},

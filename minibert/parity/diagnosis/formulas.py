@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
+from minibert.bert import reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias, Rotation
-from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.rotary import Rotary
 from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis.forward import Here, distances
@@ -82,7 +82,7 @@ def other_norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> Float
 def _ggml(x: FloatArray) -> FloatArray:
     """Look up the tanh form in a table of float16, as ggml does; beyond 10 there is no table."""
     rounded = x.astype(np.float16).astype(np.float32)
-    table = ACTIVATION_FUNCTIONS["gelu_tanh"](rounded).astype(np.float16)
+    table = reference.ACTIVATION_FUNCTIONS["gelu_tanh"](rounded).astype(np.float16)
     return np.where(x <= -10, 0, np.where(x >= 10, x, table)).astype(x.dtype)
 
 
@@ -104,12 +104,12 @@ def _erf_5(x: FloatArray) -> FloatArray:
 
 
 CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "gelu_tanh": ACTIVATION_FUNCTIONS["gelu_tanh"],
-    "gelu": ACTIVATION_FUNCTIONS["gelu"],
+    "gelu_tanh": reference.ACTIVATION_FUNCTIONS["gelu_tanh"],
+    "gelu": reference.ACTIVATION_FUNCTIONS["gelu"],
     "gelu in a table of float16": _ggml,
     "quick_gelu": lambda x: x * (x.dtype.type(0.5) * (1 + np.tanh(x.dtype.type(0.5) * (x.dtype.type(1.702) * x)))),
-    "relu": ACTIVATION_FUNCTIONS["relu"],
-    "silu": ACTIVATION_FUNCTIONS["silu"],
+    "relu": reference.ACTIVATION_FUNCTIONS["relu"],
+    "silu": reference.ACTIVATION_FUNCTIONS["silu"],
     "none": lambda x: x,
     "leaky_relu": lambda x: np.where(x > 0, x, x.dtype.type(0.01) * x),
     "gelu with a short erf": _gelu_with(_erf_3),
@@ -281,6 +281,11 @@ def rotary(change: Callable[[Rotary, Sequence[LayerWeights]], dict[str, Any]]) -
     return part_mistake(ROTATED, rotation=part)
 
 
+def with_base(base: float, own: Rotary, layers: object) -> dict[str, Any]:
+    """Return another base."""
+    return {"rope_theta": base}
+
+
 def of_the_others(own: Rotary, layers: Sequence[LayerWeights]) -> dict[str, Any]:
     """Return the parameters of the layers of the other type."""
     for layer in layers:
@@ -293,6 +298,18 @@ def before_ntk(own: Rotary, layers: object) -> dict[str, Any]:
     """Return the base without NTK scaling, which config.py keeps as a larger base and a linear factor."""
     factor = own.parameters.get("factor") or 1.0
     return {"rope_type": "default", "rope_theta": own.parameters["rope_theta"] / factor ** (own.D / 2)}
+
+
+def whole_factor(own: Rotary, layers: object) -> dict[str, Any]:
+    """Return the frequencies of an NTK scaling, divided by its whole factor instead of factor ** (2 / D)."""
+    return {"factor": (own.parameters.get("factor") or 1.0) ** (own.D / 2)}
+
+
+def backwards(inner: Callable[..., Rotation], here: Here, right: Rotation) -> Rotation:
+    """Return the rotation in the other sense: the sines are negative."""
+    rotation = inner(here, right)
+    cosines, sines = np.split(rotation.table, 2, axis=1)
+    return rotation._replace(table=np.concatenate([cosines, -sines], axis=1))
 
 
 def in_pairs(inner: Part, here: Here, x: FloatArray, num_heads: int, rotation: Rotation) -> FloatArray:
@@ -316,6 +333,25 @@ def window(change: Callable[[int, int], int | None]) -> Mistake:
 def exchanged_window(inner: Part, here: Here, size: int | None) -> int | None:
     """Give a window to the layers that see all tokens, and none to the others."""
     return None if size is not None else (here.forward.config.local_attention or 0) // 2
+
+
+_MOST_PACKED = 2048
+
+
+def without_borders(inner: Part, here: Here, probs: FloatArray, value: FloatArray) -> FloatArray:
+    """Let the tokens of all rows see each other, as if the packed texts were one."""
+    forward, size = here.forward, _layer_of(here).window
+    mask, heads = forward.inputs.mask, [forward.part("split", here, x, value.shape[1]) for x in forward.attended]
+    places = np.arange(mask.sum())
+    if len(places) > _MOST_PACKED:
+        raise InapplicableError(f"more than {_MOST_PACKED} tokens are too many to try it")
+    far = np.abs(places - places[:, None]) > (len(places) if size is None else size)
+    result = inner(here, probs, value)
+    by_head = result.swapaxes(0, 1)  # a view, (A, B, S, D)
+    for head, (query, key, own) in enumerate(zip(*(x.swapaxes(0, 1)[:, mask] for x in (*heads, value)), strict=True)):
+        scores = query @ key.T * query.dtype.type(1 / math.sqrt(query.shape[1]))
+        by_head[head, mask] = reference.softmax(np.where(far, -np.inf, scores)) @ own
+    return result
 
 
 def gated(change: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]) -> Mistake:
@@ -484,6 +520,12 @@ def layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray
     """Take as the residual the input of the layer."""
     assert here.layer is not None
     return inner(here, dense, _value(here, here.forward.states[here.layer], residual))
+
+
+def norm_of_input(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Apply a LayerNorm without weight and bias to the input of the block."""
+    norm = LayerNorm("", np.ones(x.shape[-1]), np.zeros(x.shape[-1]), here.forward.config.layer_norm_eps)
+    return inner(here, reference.layer_norm(x, norm, dtype=x.dtype), linear, index)
 
 
 def norm_in_front(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:

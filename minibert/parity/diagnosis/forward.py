@@ -277,6 +277,7 @@ class Forward(WrappedOps):
         """Compute scores, probs and context of padded sequences; return the context as rows."""
         path, bias = self._placed(inputs.path), inputs.bias
         query, key, value = map(self._padded, (*self._rotated(inputs, path), inputs.value))
+        self.attended = query, key
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
 
         def split(x: FloatArray, name: str) -> Any:

@@ -28,6 +28,9 @@ class Recipe(NamedTuple):
     scaling: str
 
 
+# Mistakes that need all rows at once, and the parts that read places without a token.
+_MIX_ROWS, _READ_PADDING = ("D2.int8", "A14.borders", "T1.ids"), {"mask", "softmax", "split", "merge", "weigh", "pool"}
+
 _OF_ANY_MODEL = {
     "hidden_act": "hidden_act",
     "layer_norm_eps": "layer_norm_eps",
@@ -111,6 +114,16 @@ class Mistake:
     def kind(self) -> str:
         """The id without the variant."""
         return self.id.split(".", 1)[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what it changes at a token depends on no other row, and on no place without a token."""
+        return not (self.mixes_rows or self.inputs or self.vector or self.parts.keys() & _READ_PADDING)
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether what it changes in a row depends on other rows."""
+        return self.id in _MIX_ROWS
 
     def acts_at(self, name: str) -> bool:
         """Return whether this mistake changes the value of a name that is computed from right inputs."""

@@ -72,6 +72,11 @@ class Measured:
         return self.error / self.unit if np.isfinite(self.error) else np.inf
 
 
+def _place(ndim: int, rows: list[int], width: int | None) -> tuple[Any, ...]:
+    """Return the index of some rows of an array in padded form, or of their first columns."""
+    return (rows, *((), (slice(width),), (slice(None), slice(width), slice(width)))[ndim - 2])
+
+
 @dataclasses.dataclass(frozen=True)
 class Span:
     """Stages of the forward that are computed one after the other, from a hidden state that the port gave.
@@ -110,7 +115,36 @@ class Replay:
         self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
         self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
+        self._made: dict[tuple[int | None, ...], Replay] = {}
         self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
+
+    def part(self, rows: int | Sequence[int] | None, width: int | None) -> Replay:
+        """Return the replay of one row or several, or of their first columns; of all rows this one."""
+        if rows is None:
+            return self
+        chosen = [rows] if isinstance(rows, int) else [*rows]
+        if (key := (*chosen, width)) not in self._made:
+            port = {name: array[_place(array.ndim, chosen, width)] for name, array in self.port.items()}
+            self._made[key] = Replay(self.model, self.inputs.rows(chosen, width), port, self.recipe)
+            self._made[key]._stores = self._stores
+        return self._made[key]
+
+    @functools.cached_property
+    def is_masked(self) -> bool:
+        """Whether the port's own probs of hidden keys are 0: then nothing reads the columns behind the last token."""
+        hidden = self.inputs.mask[:, None, :, None] & ~self.inputs.mask[:, None, None, :]
+        probs = [array for name, array in self.port.items() if symbol_of(name) == "probs"]
+        return not any(np.any(array, where=np.broadcast_to(hidden, array.shape)) for array in probs)
+
+    @functools.cached_property
+    def _parts(self) -> list[tuple[list[int], int, Replay]]:
+        """Short rows and long ones apart, without the columns behind their last tokens."""
+        ends = self.inputs.ends
+        short = ends <= self.inputs.mask.shape[1] // 2
+        several = self.is_masked and short.any() and not short.all()
+        groups = [np.flatnonzero(chosen).tolist() for chosen in (short, ~short) if several]
+        widths = [max(1, int(ends[rows].max())) for rows in groups]
+        return [(rows, width, self.part(rows, width)) for rows, width in zip(groups, widths, strict=True)]
 
     def _usable(self, array: FloatArray) -> FloatArray:
         """Make rows of zeros in hidden places NaN. NaN means unknown."""
@@ -192,7 +226,6 @@ class Replay:
         mistakes : what the port is supposed to do wrong
         only : the number of a span; None means all spans, one after the other
         compute : the names to compute; None means all. The others have the port's values.
-        known : further values that are not computed, beside the port's
         dtype : float64 or float32
 
         Raises
@@ -208,10 +241,18 @@ class Replay:
         only: int | None = None,
         *,
         compute: Collection[str] | None = None,
-        known: Arrays = NOTHING,
         dtype: npt.DTypeLike = np.float64,
     ) -> Iterator[Arrays]:
-        """Yield what `run` returns, span by span."""
+        """Yield what `run` returns, span by span; hidden places may be zeros."""
+        if self._parts and all(mistake.is_local for mistake in mistakes):
+            walks = [part._walk(mistakes, only, compute=compute, dtype=dtype) for *_, part in self._parts]
+            for several in zip(*walks, strict=True):
+                joined = {name: np.zeros(self.port[name].shape, dtype) for name in several[0]}
+                for (rows, width, _), values in zip(self._parts, several, strict=True):
+                    for name, value in values.items():
+                        joined[name][_place(value.ndim, rows, width)] = value
+                yield joined
+            return
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
         beginning = NOTHING if only is None else self._beginning(only, dtype)
         for number, span in enumerate(self.spans):
@@ -221,7 +262,7 @@ class Replay:
             if number and not wanted and span.end in self._complete:
                 beginning = {span.end: self.port[span.end].astype(dtype, copy=False)}
                 continue
-            computed, beginning = self._run_span(forward, span, beginning, wanted, known)
+            computed, beginning = self._run_span(forward, span, beginning, wanted)
             yield computed
 
     @functools.cached_property
@@ -236,22 +277,8 @@ class Replay:
     def _beginning(self, number: int, dtype: npt.DTypeLike) -> Arrays:
         return {name: array.astype(dtype, copy=False) for name, array in self._beginnings[number].items()}
 
-    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Arrays:
-        """Return all values of a span in float32, the port's own values where they exist, except for the target.
-
-        Only of a span that is one layer, with or without what follows it; nothing of others.
-        """
-        span, num_layers = self.spans[number], len(self.states) - 1
-        first = span.stages[0] if span.stages else num_layers
-        if not 0 <= first < num_layers or sum(stage < num_layers for stage in span.stages) > 1:
-            return NOTHING
-        forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
-        beginning = self._beginning(number, np.float32)
-        self._run_span(forward, Span([first], span.names, span.end), beginning, {target} - {VECTOR})
-        return {name: forward.values[name] for name in forward.values if name not in beginning}
-
     def _run_span(
-        self, forward: Forward, span: Span, beginning: Arrays, wanted: Collection[str], known: Arrays = NOTHING
+        self, forward: Forward, span: Span, beginning: Arrays, wanted: Collection[str]
     ) -> tuple[Arrays, Arrays]:
         """Compute the wanted names of a span; return them, and the values at the beginning of the next span.
 
@@ -267,7 +294,7 @@ class Replay:
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            values = forward.run(stage, beginning, known={**complete, **known}, forced=forced)
+            values = forward.run(stage, beginning, known=complete, forced=forced)
             computed |= {name: values[name] for name in wanted if name in values}
             if stage == len(self.states) - 1:
                 states |= {name: array for name, array in forward.values.items() if name == "pooler"}

@@ -10,7 +10,6 @@ to three at once.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -20,11 +19,10 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.mistake import Arrays, Mistake
+from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.symbols import symbol_of
 from minibert.parity.truth import InapplicableError, mask_of, rms, unmasked
-from minibert.trace.table import rows_of
 
 BUDGET = 4.0
 """The RMS error that is right, in units of a plain float32 forward's."""
@@ -33,7 +31,7 @@ BUDGET = 4.0
 # remove the second part, and may leave more.
 _REMOVED, _ROUNDED = 0.7, 0.75
 
-# A simulation in float32 is repeated in float64 if it removes this part of the difference, or more.
+# A simulation of one row in float32 is repeated in float64 and all rows if it removes this part of the difference.
 _PROMISING = 0.4
 
 # Errors that differ by less, in units, differ by rounding only, which is another one on each machine. Of such mistakes
@@ -112,9 +110,9 @@ class Search:
         self.unknown: list[str] = []
         self.untried: list[str] = []
         self.trials_left = _FAILURES
-        # The values of a layer, in the order of their computation.
-        self._symbols = [entry.symbol for entry in rows_of(replay.names.sizes)["layer"]]
-        self._layer_values: tuple[tuple[str, int] | None, Arrays] = (None, {})
+        # Of the target, the rows that `quick_rest` tries, and their errors.
+        self._rows: tuple[object, list[int]] = (None, [])
+        self._errors: dict[tuple[str, tuple[int | None, int | None]], float] = {}
 
     def within_budget(self, measured: Measured) -> bool:
         """Return whether the error of a name is within the budget."""
@@ -169,10 +167,8 @@ class Search:
 
     def explaining(self, candidates: Iterable[Mistake], target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the candidates that explain the target, the best one first."""
-        full_error = self.measured[target].error
-        errors = [(self.quick_error(target, [mistake]), mistake) for mistake in candidates]
-        limit = (1 - _PROMISING) * full_error if np.isfinite(full_error) else np.inf
-        return self._good_trials([(mistake,) for error, mistake in errors if error <= limit], target, remaining)
+        rests = [(self.quick_rest(target, [mistake]), mistake) for mistake in candidates]
+        return self._good_trials([(mistake,) for rest, mistake in rests if rest <= 1 - _PROMISING], target, remaining)
 
     def in_one_op(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the mistakes that explain the target if the port makes them in only one of their ops."""
@@ -191,20 +187,19 @@ class Search:
         if not self.trials_left:
             self.untried.append(target)
             return []
-        candidates, full_error = self.candidates(target), self.measured[target].error
-        beam: list[tuple[float, tuple[Mistake, ...]]] = [(full_error, ())]
+        candidates = self.candidates(target)
+        beam: list[tuple[float, tuple[Mistake, ...]]] = [(1.0, ())]
         for _ in range(_AT_ONCE):  # sets of one, two and three mistakes: the best ones with each candidate
             longer: dict[frozenset[str], tuple[float, tuple[Mistake, ...]]] = {}
-            for error, mistakes in beam:
+            for before, mistakes in beam:
                 for mistake in candidates:
                     ids = frozenset({mistake.id, *(other.id for other in mistakes)})
                     if len(ids) == len(mistakes) + 1 and ids not in longer:
-                        rest = self.quick_error(target, [*mistakes, mistake])
-                        if rest < (1 - _USEFUL) * error or not np.isfinite(error):
+                        rest = self.quick_rest(target, [*mistakes, mistake], largest=True)
+                        if rest < (1 - _USEFUL) * before:
                             longer[ids] = (rest, (*mistakes, mistake))
             beam = sorted(longer.values(), key=lambda pair: pair[0])[:_BEAM]
-            limit = (1 - _PROMISING) * full_error
-            near = [mistakes for rest, mistakes in beam if rest <= limit and len(mistakes) > 1]
+            near = [mistakes for rest, mistakes in beam if rest <= 1 - _PROMISING and len(mistakes) > 1]
             if trials := self._good_trials(near, target, remaining):
                 return trials
         self.trials_left -= 1
@@ -256,20 +251,32 @@ class Search:
 
     # --- trials -------------------------------------------------------------------------------------------------------
 
-    def quick_error(self, target: str, mistakes: Sequence[Mistake]) -> float:
-        """Return the error of a name with these and the chosen mistakes, computed in float32 from its span on."""
-        key = (target, len(self.chosen))
-        if self._layer_values[0] != key:
-            self._layer_values = (key, self.replay.values_of_layer(self.chosen, self.replay.span_of(target), target))
-        # The values of the target's layer that are computed before any of these mistakes acts.
-        changed = {symbol for mistake in mistakes for symbol in mistake.symbols}
-        kept = {*itertools.takewhile(lambda symbol: symbol not in changed, self._symbols)} - {symbol_of(target)}
-        known = {name: value for name, value in self._layer_values[1].items() if symbol_of(name) in kept}
-        try:
-            error = self.replay.error(target, self.computed(target, mistakes, known=known, dtype=np.float32))
-        except InapplicableError:
-            return math.inf
-        return error if np.isfinite(error) else math.inf
+    def quick_rest(self, target: str, mistakes: Sequence[Mistake], *, largest: bool = False) -> float:
+        """Return the share of a name's error that these and the chosen mistakes leave in one wrong row, in float32.
+
+        It is the shortest one, or that with the largest error. The columns behind its last token are left out if no
+        mistake reads them.
+        """
+        key, ends = (target, len(self.chosen)), self.inputs.ends
+        if self._rows[0] != key:
+            exact, port, mask = self.computed(target), self.replay.port[target], mask_of(target, self.inputs.mask)
+            wrong, _ = self.rows_that_differ(target, exact)
+            errors = {i: rms(unmasked((port - exact)[i : i + 1], mask[i : i + 1])) for i in wrong}
+            self._rows = key, [min(wrong, key=lambda i: ends[i]), max(wrong, key=errors.__getitem__)] if wrong else []
+        made, span = [*self.chosen, *mistakes], self.replay.span_of(target)
+        rows = [] if any(mistake.mixes_rows for mistake in made) else self._rows[1][largest:][:1]
+        is_local = self.replay.is_masked and all(mistake.is_local for mistake in made)
+        for part in (*((row, int(ends[row]) if is_local else None) for row in rows), (None, None)):
+            replay = self.replay.part(*part)
+            if (target, part) not in self._errors:
+                self._errors[target, part] = replay.error(target, replay.run((), span, compute=[target])[target])
+            try:
+                value = replay.run(made, span, compute=[target], dtype=np.float32)[target]
+            except InapplicableError:  # perhaps in this row only
+                continue
+            rest = replay.error(target, value) / self._errors[target, part]
+            return rest if np.isfinite(rest) else math.inf
+        return math.inf
 
     def _good_trials(self, sets: Iterable[tuple[Mistake, ...]], target: str, remaining: Sequence[str]) -> list[Trial]:
         """Try sets of mistakes in float64; return the trials that explain the target, the best first."""

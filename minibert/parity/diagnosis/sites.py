@@ -62,6 +62,8 @@ class Sites(NamedTuple):
 
     def text(self, mistake: Mistake, num_layers: int, others: Collection[int | None]) -> str:
         """Say where the mistake is: ", after attention, in layers 3, 4"; other causes explain the layers `others`."""
+        if mistake.id in MISTAKES and MISTAKES[mistake.id].names:  # its text says where
+            return ""
         layers = {layer for _, layer in self.present}
         beside = {symbol for symbol, layer in self.absent if layer in layers} - {"embeddings"}
         whole = mistake.id not in MISTAKES or mistake.symbols == MISTAKES[mistake.id].symbols
