@@ -310,6 +310,7 @@ _FITS: dict[str, Callable[[Model], bool]] = {
     "W2.all": functools.partial(_has_bias, [_MODULES[name] for name in DENSE[:6]]),
     "E7": lambda model: not model.config.family.has_token_types,
     "E3": lambda model: not model.config.family.counts_tokens,
+    "E3.segments": lambda model: model.config.type_vocab_size > 1 and not model.config.family.counts_tokens,
     "E6": lambda model: model.config.family.counts_tokens,
     "A10": lambda model: model.config.family.has_relative_bias,
     "G3.pooler": lambda model: model.weights.pooler is not None and head_activation(model) == "tanh",

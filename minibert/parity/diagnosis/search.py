@@ -131,13 +131,14 @@ class Search:
         """Return a value that follows from the port's own values before it, with the chosen mistakes and others."""
         return self.replay.run([*self.chosen, *extra], self.replay.span_of(name), compute=[name], **options)[name]
 
-    def rows_that_differ(self, name: str, exact: FloatArray) -> tuple[list[int], list[int]]:
-        """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
+    def rows_that_differ(self, name: str, exact: FloatArray) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the errors of the wrong rows and of the right rows; rows without visible positions are in neither."""
         port, mask = self.replay.port[name], mask_of(name, self.inputs.mask)
         rows = [[unmasked(array[i : i + 1], mask[i : i + 1]) for array in (port, exact)] for i in range(len(mask))]
         limit = 2 * self.budget * self.measured[name].unit
-        right = {i: rms(row - true) <= limit for i, (row, true) in enumerate(rows) if row.size}
-        return [i for i in right if not right[i]], [i for i in right if right[i]]
+        errors = {i: rms(row - true) for i, (row, true) in enumerate(rows) if row.size}
+        wrong = {i: error for i, error in errors.items() if not error <= limit}
+        return wrong, {i: error for i, error in errors.items() if i not in wrong}
 
     def differing(self, name: str, exact: FloatArray) -> npt.NDArray[np.bool_]:
         """Return which numbers of a value are wrong; those that a float32 computation rounds are not."""
@@ -222,7 +223,7 @@ class Search:
         # A harmless mistake explains the value that it changes, and nothing that follows.
         alone, config, replay = len(self.replay.segments[target]) == 1, self.model.config, self.replay
         # Trials of one layer are short.
-        right = self.rows_that_differ(target, self.computed(target))[1] if self.has_several_layers(target) else []
+        right = [*self.rows_that_differ(target, self.computed(target))[1]] if self.has_several_layers(target) else []
         made = {mistake.id for mistake in self.chosen if replay.affected(mistake, [target])}
         return [
             mistake
@@ -259,10 +260,9 @@ class Search:
         """
         key, ends = (target, len(self.chosen)), self.inputs.ends
         if self._rows[0] != key:
-            exact, port, mask = self.computed(target), self.replay.port[target], mask_of(target, self.inputs.mask)
-            wrong, _ = self.rows_that_differ(target, exact)
-            errors = {i: rms(unmasked((port - exact)[i : i + 1], mask[i : i + 1])) for i in wrong}
-            self._rows = key, [min(wrong, key=lambda i: ends[i]), max(wrong, key=errors.__getitem__)] if wrong else []
+            wrong, _ = self.rows_that_differ(target, self.computed(target))
+            rows = [min(wrong, key=ends.__getitem__), max(wrong, key=wrong.__getitem__)] if wrong else []
+            self._rows = key, rows
         made, span = [*self.chosen, *mistakes], self.replay.span_of(target)
         rows = [] if any(mistake.mixes_rows for mistake in made) else self._rows[1][largest:][:1]
         is_local = self.replay.is_masked and all(mistake.is_local for mistake in made)

@@ -126,7 +126,7 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
     values = unmasked(port, mask)
     if not np.isfinite(values).all():
         return Facts((f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite",))
-    wrong, right = search.rows_that_differ(name, exact)
+    wrong, right = map(list, search.rows_that_differ(name, exact))
     same = _only("row", [f"{i} ({labels[i]})" if i < len(labels) else str(i) for i in wrong], right)
     numbers: list[str] = []
     where = search.part_that_differs(name, exact)

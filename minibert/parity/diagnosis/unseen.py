@@ -25,6 +25,7 @@ _NEEDS: dict[str, Callable[[Padded], Any]] = {
 _READ = {"mask", "window", "rotation", "bias"}
 
 
+@np.errstate(all="ignore")  # a row whose keys are all masked
 def unseen(model: Model, inputs: Padded, *, vectors: bool = True) -> list[str]:
     """Return the ids of the mistakes that a port of a model can have, and that these inputs cannot show.
 
