@@ -235,10 +235,11 @@ def test_a_port_of_a_successor_with_another_formula_is_diagnosed(
     assert_named(ours, theirs, id.replace("F1.weights", "F1.exchanged"), all_names=id not in ("F1.weights", "W2.all"))
 
 
-OF_SUCCESSORS = ("R1", "R2", "R3", "A13", "F1", "C2", "N4.final", "C1.pre-norm", "A5.none", "A7.causal", "W3.first")
+OF_SUCCESSORS = ("R1", "R2", "R3", "A13", "A14", "F1", "C2", "N4.final", "N4.first", "W2.attention.self")
+OF_SUCCESSORS += ("C1.pre-norm", "A5.none", "A7.causal", "W3.first")
 
 
-@pytest.mark.parametrize("family", ["nomic_bert", "gte", "modernbert"])
+@pytest.mark.parametrize("family", ["nomic_bert", "gte", "jina_embeddings_v3", "modernbert"])
 def test_each_mistake_of_a_successor_is_named_first(tmp_path: Path, family: str) -> None:
     more = (
         MODERN

@@ -253,7 +253,7 @@ _HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
     "A9.no-shift": lambda config: True,  # the maximum cancels, as long as nothing overflows
     "R3.plus-1": lambda config: True,  # scores depend on the distance of two tokens only
     "E4.order": lambda config: True,  # the order of a sum of three numbers
-    "W2.attention.self.key": lambda config: True,  # a constant of all keys cancels in softmax
+    "W2.attention.self.key": lambda config: not config.family.theta,  # the same for all keys: softmax cancels it
 }
 
 
@@ -303,10 +303,9 @@ _FITS: dict[str, Callable[[Model], bool]] = {
         ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms", "H1.before-norm"),
         lambda model: not model.config.family.norms_first,
     ),
-    **{
-        f"W2.{path}": functools.partial(_has_bias, [path])
-        for path in (*(_MODULES[name] for name in DENSE), "attention.self")
-    },
+    **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, [_MODULES[name]]) for name in DENSE},
+    "W2.attention.self": functools.partial(_has_bias, ["attention.self.query"]),
+    "P2.pooler": lambda model: model.weights.pooler is not None,
     "W2.all": functools.partial(_has_bias, [_MODULES[name] for name in DENSE[:6]]),
     "E7": lambda model: not model.config.family.has_token_types,
     "E3": lambda model: not model.config.family.counts_tokens,
