@@ -268,6 +268,11 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "deberta"}))
     assert "model_type='deberta'" in unsupported()
+    router = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]
+    (folder / "modules.json").write_text(json.dumps(router))
+    report = json.loads(cli("info", "-m", str(folder), "--json")[1])
+    assert report["facts"]["modules"] == ["Router"]
+    assert "Router" in "".join(report["unsupported"])
     (folder / "modules.json").write_text("{")
     assert "modules.json is not valid JSON" in unsupported()
     (folder / "config.json").unlink()

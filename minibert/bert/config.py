@@ -162,9 +162,8 @@ class BertConfig:
             object.__setattr__(self, "rope_parameters", parameters)
             for layer_type in self.family.theta:
                 rotary.Rotary(self.rope_of(layer_type), self.head_size, self.max_position_embeddings)  # checks them
-            for name, only in (("head_dim", self.head_size), ("sliding_window", (self.local_attention or 0) // 2)):
-                if self.stated.get(name, only) not in (None, only):
-                    raise ModelFormatError(f"{name}={brief(self.stated[name])}; expected {only}.")
+            if (head_dim := self.stated.get("head_dim")) not in (None, self.head_size):
+                raise ModelFormatError(f"head_dim={brief(head_dim)}; expected {self.head_size}.")
 
     def rope_of(self, layer_type: str) -> dict[str, Any]:
         """Return the rotary parameters of a type of layers."""
@@ -362,8 +361,8 @@ class BertConfig:
         harmless = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
         keywords.check_keywords("BertConfig.save_pretrained", harmless, keywords.SAVING_KEYWORDS)
         written = {**self.stated, **self.to_dict(), "label2id": self.label2id, **fields}
-        # transformers would make labels of the first one, and use the others instead of rope_parameters
-        for name in ("num_labels", *rotary.OLD_FIELDS):
+        # transformers would make labels of the first one, and use the others instead of fields that are written
+        for name in ("num_labels", "sliding_window", *rotary.OLD_FIELDS):
             written.pop(name, None)
         write_json(os.path.join(make_folder(save_directory), "config.json"), written)
 

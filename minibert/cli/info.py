@@ -76,10 +76,10 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
                 unsupported.append(str(error))
             return None
 
-    modules = attempt(lambda: list_modules(files))
+    listed = modules = attempt(lambda: list_modules(files))
     loader = loader_of(modules)
     if loader is None:
-        modules = attempt(lambda: [] if (listed := list_modules(files)) is None else check_modules(files, listed))
+        modules = attempt(lambda: [] if (found := list_modules(files)) is None else check_modules(files, found))
     bert = files.subfolder(modules[0].path if modules else "")
     limits: list[int] = []
     settings = attempt(lambda: bert.settings("config.json")) or {}
@@ -96,7 +96,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     if model is not None:
         facts["parameters"] = model.num_parameters()
         facts["pooler"] = model.weights.pooler is not None
-        facts["heads"] = list(find_heads(bert))
+        facts["heads"] = list(map(model.config.family.own_class, find_heads(bert)))
         if model.weights.ignored:
             facts["other tensors, not used"] = len(model.weights.ignored)
     tokenizer = attempt(lambda: minibert.BertTokenizer.from_files(bert))
@@ -110,7 +110,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
         limits = [own, *limits[:1]]
     if limits:
         facts["max_seq_length"] = min(limits)
-    facts["modules"] = [module.kind for module in modules or ()]
+    facts["modules"] = [module.kind for module in listed or ()]
     if modules == [] and "HF_ColBERT" in architectures(settings):
         loader = "MultiVectorEncoder"
     if loader is not None:

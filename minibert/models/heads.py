@@ -37,7 +37,7 @@ from minibert.models.inputs import as_numbers
 from minibert.models.loading import find_model
 from minibert.models.options import lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel, class_of
-from minibert.models.stored import find_heads
+from minibert.models.stored import find_heads, is_part
 
 _Output = TypeVar("_Output", bound=outputs.ModelOutput)
 
@@ -231,11 +231,6 @@ def choose_class(files: ModelFiles, family: Family) -> type[Model]:
             f"{family.own_class(chosen)}. To choose the class, call its from_pretrained."
         )
     return globals()[chosen]
-
-
-def is_part(name: str, whole: str) -> bool:
-    """Return whether a class has some of the modules of another one, and no other modules."""
-    return set(HEADS[name].rows) < set(HEADS[whole].rows)
 
 
 class _Auto:

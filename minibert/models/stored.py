@@ -15,7 +15,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.families import FAMILIES, Family
+from minibert.bert.families import FAMILIES, Family, architectures
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import DECODER, HEADS, POOLER_ROWS, Row, Weights, head_of, head_rows, layer_rows, stored_rows
 from minibert.checkpoint.files import ModelFiles
@@ -63,6 +63,11 @@ def find_heads(files: ModelFiles, family: Family | None = None) -> tuple[str, ..
         A file is missing or damaged, or the checkpoint does not hold a BERT model.
     """
     return open_model(files, family or BertConfig.from_files(files).family).heads()
+
+
+def is_part(name: str, whole: str) -> bool:
+    """Return whether a head has some of the modules of another one, and no other modules."""
+    return set(HEADS[name].rows) < set(HEADS[whole].rows)
 
 
 class StoredModel:
@@ -120,8 +125,20 @@ class StoredModel:
         return any(name.startswith("pooler.") for name in self.tensors)
 
     def heads(self) -> tuple[str, ...]:
-        """Return the classes of `HEADS` whose tensors exist, with the right number of rows where it is fixed."""
-        return tuple(name for name in HEADS if self._has(name))
+        """Return the classes of `HEADS` whose tensors exist, with the right number of rows where it is fixed.
+
+        Several classes may need the same tensors, or one some of another's. config.json then says which one it is, else
+        the one with more tensors is there; the two heads of pre-training are there beside both together.
+        """
+        tensors = {name: {one.name for one in self._of_head(name).values()} for name in HEADS if self._has(name)}
+        named = {*architectures(self.files.settings("config.json"))} & tensors.keys()
+
+        def is_another(name: str) -> bool:
+            own = tensors[name]
+            larger = any(own < more and not is_part(name, other) for other, more in tensors.items())
+            return name not in named and (larger or any(own == tensors[other] for other in named))
+
+        return tuple(name for name in tensors if not is_another(name))
 
     def _has(self, head: str) -> bool:
         tensors, fixed = self._of_head(head), [row for row in self._rows(head) if isinstance(row.shape[0], int)]
@@ -192,6 +209,9 @@ class StoredModel:
         rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in layer_rows(config, i)]
         tied = config.tie_word_embeddings and f"{DECODER}.weight" not in self.tensors
         expected = {f"{scope}{name}": row for scope, row in rows for name in _names(row, tied)}
+        if strange := [one for name, one in self.tensors.items() if name in expected and one.dtype not in DTYPES]:
+            found, read = f"{self.files.source}: {strange[0].name} is {strange[0].dtype}", ", ".join(DTYPES)
+            raise ModelFormatError(f"{found}, minibert reads {read}. Save it in float32, such as with transformers.")
         faults = _label_faults(config) if any("num_labels" in row.shape for row in of_head) else []
         faults += [fault for name, row in expected.items() if (fault := self._fault(name, row, config, head))]
         faults += [
@@ -233,8 +253,6 @@ class StoredModel:
             fields = ", ".join(map(str, row.shape[axes]))
             fields = fields.replace("num_labels", "num_labels: see id2label in config.json")
             return f"{tensor.name} has shape {list(tensor.shape)}, expected {list(shape)} ({fields})"
-        if tensor.dtype not in DTYPES:
-            return f"{tensor.name} is {tensor.dtype}, minibert reads {', '.join(DTYPES)}"
         return None
 
     def _inside_bert(self) -> Iterator[str]:

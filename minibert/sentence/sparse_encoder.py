@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
-from minibert.bert.families import architectures
+from minibert.bert.families import named_classes
 from minibert.encode.modules import read_config
 from minibert.encode.options import SparseOptions
 from minibert.encode.run import TextPlan, check_finite, packed
@@ -89,7 +89,7 @@ class SparseEncoder(VectorModel):
 
     def _check_plain(self, files: SentenceFiles) -> None:
         """Refuse a model that is not SPLADE."""
-        names = architectures(files.config)
+        names = named_classes(files.config)
         if not any(name.endswith("ForMaskedLM") for name in names):
             listed = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
             raise ModelFormatError(

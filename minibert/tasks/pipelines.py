@@ -15,6 +15,7 @@ from minibert.models.bert import BertModel
 from minibert.models.loading import find_model
 from minibert.models.options import LoadOptions, lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel
+from minibert.models.stored import is_part
 from minibert.tasks.base import TaskPipeline
 from minibert.tasks.feature_extraction import FeatureExtractionPipeline
 from minibert.tasks.fill_mask import FillMaskPipeline
@@ -165,7 +166,7 @@ def _with_head(model: Any, task: str) -> Any:
         return model
     if kind is BertModel:
         return model.bert
-    if isinstance(model, heads.BertForPreTraining) and heads.is_part(kind.__name__, "BertForPreTraining"):
+    if isinstance(model, heads.BertForPreTraining) and is_part(kind.__name__, "BertForPreTraining"):
         return kind(model.weights, model.ops)
     raise _other_head(task, model.config, type(model).__name__, "model")
 

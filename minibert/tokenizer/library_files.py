@@ -40,7 +40,7 @@ def read_library_tokenizer(
                 return path, *_read_vocab_txt(path, kind, settings), {}
             return path, *_read_vocab_json(path, files.require("merges.txt")), {}
     if name:
-        raise ModelFormatError(f"{files.source} has neither tokenizer.json nor {name}; expected one of them.")
+        raise files.lacking(f"neither tokenizer.json nor {name}")
     others = [other for other in _SENTENCEPIECE if files.find(other)]
     raise ModelFormatError(
         f"{files.source} has no tokenizer.json; {' and '.join(others) or 'the other files of its tokenizer'} cannot be "

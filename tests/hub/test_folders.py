@@ -9,12 +9,14 @@ import re
 import socket
 import sys
 import tracemalloc
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import minibert
 from minibert.checkpoint import files as checkpoint_files
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.errors import DownloadError, ModelFormatError
@@ -51,6 +53,34 @@ def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
     assert pooling.source.endswith("subfolder 1_Pooling")
     assert locate(tmp_path, subfolder="1_Pooling").find("config.json") == pooling.find("config.json")
     assert files.subfolder("") is files
+
+
+@pytest.mark.parametrize(
+    ("file", "remedy"),
+    [
+        *((name, "in safetensors") for name in ("model.gguf", "model.onnx", "openvino_model.xml", "A-Q8_0.GGUF")),
+        *((name, "transformers 4") for name in ("tf_model.h5", "bert_model.ckpt.index", "flax_model.msgpack")),
+        ("model.fp16.safetensors", "copy it to model.safetensors"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*has no modules.json")
+def test_weights_in_another_format_are_named_with_the_remedy(tmp_path: Path, file: str, remedy: str) -> None:
+    loads: list[Callable[[], object]] = [
+        lambda: minibert.SentenceTransformer(tmp_path),
+        lambda: minibert.BertModel.from_pretrained(tmp_path),
+        lambda: minibert.BertModel.from_pretrained(tmp_path / file),
+    ]
+    vocabulary = "".join(f"[{word}]\n" for word in ("PAD", "UNK", "CLS", "SEP", "MASK")).encode()
+    config = json.dumps(minibert.BertConfig(vocab_size=5).to_dict()).encode()
+    for more in ({}, {"config.json": config, "vocab.txt": vocabulary}):
+        write(tmp_path, {file: b"x", **more})
+        for call in loads[: 2 if file == "model.fp16.safetensors" else 3]:
+            with pytest.raises(ValueError, match=f"{re.escape(file)}.* {re.escape(remedy)}"):
+                call()
+    write(tmp_path, {"model.safetensors": b"x"})  # these weights are read, so the others do not matter
+    with pytest.raises(ModelFormatError) as caught:
+        minibert.BertModel.from_pretrained(tmp_path)
+    assert file not in str(caught.value)
 
 
 def test_a_missing_file_is_an_error_that_lists_the_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,9 +24,13 @@ from minibert import BertModel, BertTokenizer, Edit, ModelFormatError, inside, l
 from minibert.bert.families import FAMILIES
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.weights import bias_of_distances
+from minibert.checkpoint.files import locate
+from minibert.cli.info import describe
 from minibert.inside.explain import explain
 from minibert.models import float64
+from minibert.models.stored import find_heads
 from minibert.trace.page.document import page
+from minibert.trace.trace import Trace
 from tests.support.checkpoints import random_checkpoint
 from tests.trace.test_explain import check
 from tests.trace.test_page import decoded
@@ -202,6 +207,32 @@ def test_tied_weights_by_either_name(tmp_path: Path, family: str) -> None:
     with torch.no_grad():
         wanted = type(theirs).from_pretrained(tmp_path)(torch.as_tensor(ids)).logits
     np.testing.assert_allclose(load(tmp_path)(ids).logits, wanted, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_heads_are_found_and_every_name_of_a_trace_is_read_and_saved(tmp_path: Path, family: str, kind: str) -> None:
+    labels = {"num_labels": 1} if kind == "ForSequenceClassification" else {}
+    bare = {"decoder_bias": False} if family == "modernbert" else {}
+    theirs = make(tmp_path, family, kind, **labels, **bare)
+    files, name = locate(tmp_path), f"Bert{kind}"
+    assert find_heads(files) == (() if kind == "Model" else (name,))
+    assert describe(files, str(tmp_path), None)[0]["heads"] == [type(theirs).__name__] * bool(kind != "Model")
+    ids = np.arange(5, 15).reshape((1, 2, 5) if kind == "ForMultipleChoice" else (2, 5))
+    trace = load(tmp_path).trace(ids)
+    values = {value: np.asarray(trace[value]) for value in trace}
+    assert all(array.size for array in values.values())
+    trace.save(tmp_path / "trace.npz")
+    saved = Trace.load(tmp_path / "trace.npz")
+    assert [*saved] == [*values] == [*load(tmp_path).value_names().specs]
+    for value, array in values.items():
+        np.testing.assert_array_equal(saved[value], array)
+    # Without the name of the class, a head that is a part of another one is not there.
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    heads = find_heads(files)
+    assert kind == "Model" or name in heads
+    assert ("BertForMaskedLM" in heads) == (kind == "ForMaskedLM")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +30,39 @@ def edit(folder: Path, *without: str, **fields: Any) -> None:
     path.write_text(json.dumps({name: value for name, value in stated.items() if name not in without}))
 
 
-def both(folder: Path, family: Family, kind: str = "Model") -> list[Any]:
-    """Return the hidden states and the logits of minibert and of transformers; None for an error of one of them."""
+@contextlib.contextmanager
+def fields_read(config: type[Any]) -> Iterator[set[str]]:
+    """Yield the names that transformers looks up in a config meanwhile, and that a config.json can set."""
+    names: set[str] = set()
+    look_up = config.__getattribute__
+
+    def noted(self: Any, name: str) -> Any:
+        names.add(name)
+        return look_up(self, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "__getattribute__", noted)
+        yield names
+    fields = {field.name for field in dataclasses.fields(config)}
+    names -= {name for name in names if name.startswith("_") or (hasattr(config, name) and name not in fields)}
+
+
+def both(folder: Path, family: Family, kind: str = "Model", *, padded: bool = True) -> list[Any]:
+    """Return the hidden states and the logits of minibert and of transformers; an error of one of them as a text.
+
+    Without padding, transformers may compute attention without a mask, by sdpa.
+    """
     ids, mask = inputs(1)
+    if not padded:
+        mask[:] = 1
     shape = (2, 2, 17) if kind == "ForMultipleChoice" else ids.shape
     given = {"input_ids": ids.reshape(shape), "attention_mask": mask.reshape(shape)}
     found: list[Any] = []
     for library, error in ((minibert, ModelFormatError), (transformers, Exception)):
         try:
-            exact = {} if library is minibert else {"dtype": torch.float32, "attn_implementation": "eager"}
-            model = getattr(library, f"{family.class_name}{kind}").from_pretrained(folder, **exact)
+            loader = getattr(library, f"{family.class_name}{kind}")
+            exact = {"attn_implementation": "eager"} if padded or family.has_relative_bias else {}
+            model = loader.from_pretrained(folder, dtype=torch.float32, **exact)
             tensors = {name: torch.as_tensor(array) for name, array in given.items()}
             with torch.no_grad():
                 output = model.eval()(**tensors, output_hidden_states=True, return_dict=True)
@@ -53,8 +78,10 @@ def both(folder: Path, family: Family, kind: str = "Model") -> list[Any]:
     return found
 
 
-def check_equal(folder: Path, family: Family, kind: str = "Model", *, may_be_refused: bool = False) -> None:
-    ours, theirs = both(folder, family, kind)
+def check_equal(
+    folder: Path, family: Family, kind: str = "Model", *, may_be_refused: bool = False, padded: bool = True
+) -> None:
+    ours, theirs = both(folder, family, kind, padded=padded)
     if may_be_refused and isinstance(ours, str) and isinstance(theirs, str):
         return
     assert not isinstance(ours, str), ours
@@ -82,7 +109,7 @@ CHANGING: dict[str, tuple[Any, ...]] = {
 CHANGING_OWN: dict[str, tuple[Any, ...]] = {
     "head_dim": (8, 16),
     "layer_types": (["sliding_attention"] * 3, ["full_attention", "full_attention", "sliding_attention"]),
-    "local_attention": (2, 7),
+    **{"local_attention": (2, 7), "sliding_window": (0, 5)},
     **{"norm_eps": (1e-3, 1.0), "hidden_activation": ("relu", "silu")},
 }
 ROPE: dict[str, tuple[Any, ...]] = {
@@ -116,10 +143,30 @@ HARMLESS: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(("embedding_dropout", "mlp_dropout", "initializer_cutoff_factor"), (0.0, 0.5)),
     **dict.fromkeys(("deterministic_flash_attn", "sparse_prediction"), (True, False)),
     **dict.fromkeys(("sparse_pred_ignore_index", "cls_token_id", "sep_token_id"), (3, 5)),
+    # Names that are no field of a config, and that transformers looks up in it.
+    **{
+        "text_config": ({"is_causal": True}, None),
+        "decoder": (None, {"hidden_act": "relu"}),
+        "generator": (None, None),
+    },
+    **{"is_causal": (False, None), "fusion_config": ({}, None), "tie_last_hidden_states": (True, True)},
+    **dict.fromkeys(("gradient_checkpointing", "output_cross_attentions", "gguf_file"), (True, False)),
+    **dict.fromkeys(
+        ("vision_aspect_ratio", "vision_feature_layer", "vision_feature_select_strategy"), ("full", "default")
+    ),
+    **dict.fromkeys(("mlp_layer_types", "mtp_layer_types"), (["dense"] * 3, ["sparse"] * 3)),
+    **{
+        "num_heads": (1, 6),
+        "embed_dim": (8, 48),
+        "partial_rotary_factor": (0.5, 0.25),
+        "summary_first_dropout": (0.0, 0.5),
+    },
+    **{"attn_implementation": ("eager", None), "summary_proj_to_labels": (False, False)},  # True: a tensor's shape
 }
 # What minibert refuses by name where transformers may run it.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder"), (True,)),
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder", "is_causal"), (True, 1)),
+    "transformers_weights": ("other.safetensors", "model.safetensors.index.json"),
     **{"position_embedding_type": ("relative_key", "rotary"), "pruned_heads": ({"0": [1]},)},
     **{"per_layer_config": ({"0": {"layer_norm_eps": 1.0}},), "quantization_config": ({"load_in_8bit": True},)},
 }
@@ -138,25 +185,33 @@ REFUSED_BY: tuple[tuple[str, str, str, tuple[Any, ...]], ...] = (
     ("modernbert", "Model", "classifier_activation", ("quick_gelu", 3)),
     ("modernbert", "Model", "classifier_pooling", ("max", None)),
     ("modernbert", "Model", "norm_bias", ("x", 2)),
-    ("modernbert", "Model", "sliding_window", (7,)),
+    ("modernbert", "Model", "sliding_window", ("7", -1, 2.5)),
+    ("modernbert", "Model", "tie_last_hidden_states", (False,)),
 )
+
+
+KNOWN = {*SIZES, *CHANGING, *CHANGING_OWN, *ROPE, *OF_HEADS, *HARMLESS, *REFUSED, *(row[2] for row in REFUSED_BY)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, family: str) -> None:
     kind = FAMILIES[family]
     config = getattr(transformers, f"{kind.class_name}Config")
-    known = {*SIZES, *CHANGING, *CHANGING_OWN, *ROPE, *OF_HEADS, *HARMLESS, *(field for _, _, field, _ in REFUSED_BY)}
     own = {field.name for field in dataclasses.fields(config)}
-    assert own <= known, "a field of transformers that this test does not have"
+    assert own <= KNOWN, "a field of transformers that this test does not have"
     make(tmp_path, family)
     plain = (tmp_path / "config.json").read_text()
     for i in range(2):
         eos = {"eos_token_id": 5} if family == "nomic_bert" else {}  # transformers has one id there
         positions = {"position_embedding_type": ("sans_pos", "relative_key")[i]} if family in ROTARY else {}
         edit(tmp_path, **{name: values[i] for name, values in HARMLESS.items()} | eos | positions)
-        check_equal(tmp_path, kind)
-    changing = CHANGING | {field: values for field, values in CHANGING_OWN.items() if field in own}
+        with fields_read(config) as names:
+            for padded in (True, False):
+                check_equal(tmp_path, kind, padded=padded)
+        assert sorted(names - KNOWN) == [], "transformers looks up a name that this test does not have"
+    changing = CHANGING | {
+        field: values for field, values in CHANGING_OWN.items() if field in own or hasattr(config, field)
+    }
     changing |= NESTED if family == "modernbert" else ROPE if family in ROTARY else {}
     for field, values in changing.items():
         for value in values:
@@ -201,7 +256,9 @@ def test_every_field_that_a_head_reads(tmp_path: Path, family: str, kind: str) -
     labels = ("id2label", "label2id", "num_labels") if kind == "ForQuestionAnswering" else ()
     harmless = {name: values[0] for name, values in HARMLESS.items() if name not in labels}
     edit(tmp_path, **harmless, **(summary if kind != "ForMultipleChoice" else {}))
-    check_equal(tmp_path, FAMILIES[family], kind)
+    with fields_read(getattr(transformers, f"{FAMILIES[family].class_name}Config")) as names:
+        check_equal(tmp_path, FAMILIES[family], kind)
+    assert sorted(names - KNOWN) == [], "transformers looks up a name that this test does not have"
     edit(tmp_path, **{own: "relu", "layer_norm_eps": 1e-2})
     check_equal(tmp_path, FAMILIES[family], kind)
 
@@ -224,6 +281,17 @@ def test_fields_that_may_be_absent_have_the_defaults_of_transformers(tmp_path: P
         if family == "roberta":  # 2 is the default
             edit(tmp_path, type_vocab_size=1)
         check_equal(tmp_path, FAMILIES[family])
+
+
+def test_a_window_that_is_stated_by_its_half(tmp_path: Path) -> None:
+    make(tmp_path, "modernbert")
+    edit(tmp_path, "local_attention", sliding_window=3)
+    model = minibert.load(tmp_path)
+    assert model.config.local_attention == 6
+    changed = minibert.load(tmp_path, config=dataclasses.replace(model.config, local_attention=10))
+    for saved in (model, changed):
+        saved.save_pretrained(tmp_path / "saved")
+        check_equal(tmp_path / "saved", FAMILIES["modernbert"])
 
 
 def test_of_two_names_of_a_field_the_one_that_transformers_reads_counts(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def _pooling(**config: Any) -> Callable[[Path], object]:
 FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
     (CrossEncoder, MASKED, lambda folder: None, "classifier.weight, .*are missing, and minibert never makes random"),
     (SparseEncoder, SEQUENCE, lambda folder: None, "it is not a SPLADE model"),
+    (SparseEncoder, MASKED, _files(config={"architectures": ["GteModel"]}), "names 'GteModel': it is not a SPLADE"),
     (SparseEncoder, MASKED, _files(config={"architectures": None}), "names no architectures: it is not a SPLADE model"),
     (SparseEncoder, SEQUENCE, _files(config={"architectures": [MASKED]}), "cannot be loaded as BertForMaskedLM"),
     (

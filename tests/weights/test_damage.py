@@ -290,6 +290,16 @@ def test_files_of_another_kind_are_refused_with_their_names(tensors: Tensors, wr
         assert_refused(write(changed), *found)
 
 
+def test_a_very_long_name_is_cut_in_every_message(tensors: Tensors, write: Write) -> None:
+    for begin in ("embeddings.", "encoder.layer.0.", "x.lora_", ""):
+        name, many = begin + "x" * 100_000, {} if begin == "" else tensors
+        for path in (write({**many, name: stored(np.zeros(3))}), write({**many, name: stored(np.zeros(3), "I64")})):
+            with pytest.raises(ModelFormatError) as caught:
+                BertModel.from_pretrained(path)
+            assert f"{begin}xxx" in str(caught.value)
+            assert len(str(caught.value)) < 2000
+
+
 def test_files_that_need_another_one_say_so(tensors: Tensors, write: Write) -> None:
     folder = write(tensors)
     (folder / "adapter_config.json").write_text("{}")
