@@ -98,7 +98,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut in half": lambda content: content[: len(content) // 2],
     "one byte more": lambda content: content + b"\0",
     **{f"bit of byte {place}": partial(flip, place=place) for place in (0, 3, 4, 40, 300, -20_000, -1)},
-    "a newer format": lambda content: with_header(content, format=3),
+    "a newer format": lambda content: with_header(content, format=99),
     "the file of another key": lambda content: with_header(content, key="other"),
     "not a header": lambda content: zlib.crc32(b"[]\n").to_bytes(4, "little") + b"[]\n",
     "a header without arrays": lambda content: with_header(content, arrays=None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,9 @@ from minibert.checkpoint.tensors import read_tensor
 from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Restored, Sharing, noted_arrays
 from minibert.models.stored import open_model
+
+TensorSource: TypeAlias = "FromFiles | Restored"
+"""The numbers of a model by their names in BERT: those of a checkpoint, or those of a file that processes share."""
 
 _Part = TypeVar("_Part")
 
@@ -72,6 +75,7 @@ def load_weights(
     add_pooling_layer: bool = True,
     head: str | None = None,
     sharing: Sharing | None = None,
+    balanced: bool = False,
 ) -> Weights:
     """Read a model's files into float32 weights, and call `prepare` for each linear map as soon as it is read.
 
@@ -89,6 +93,8 @@ def load_weights(
         A class in `HEADS`: its head is read too, and the pooler is read if and only if that head needs it.
     sharing : Sharing, optional
         The tables, the encoder and a decoder are then mapped from files that `prepare` made once.
+    balanced : bool
+        `prepare` rounds the maps, so those behind a LayerNorm are balanced with it: see `balance`.
 
     Raises
     ------
@@ -117,7 +123,7 @@ def load_weights(
 
         Without that file, the part is packed once to be noted in it. The model is then made of the notes.
         """
-        plain = FromFiles(stored.tensors, prepare)
+        plain = FromFiles(stored.tensors, prepare, balanced)
         if sharing is None or not large:
             return read(plain)
         made = functools.cache(lambda: plain.arrays(read))  # what cannot be written is not read again
@@ -193,26 +199,29 @@ def _zeros(length: int) -> FloatArray:
     return zeros
 
 
-class TensorSource(Protocol):
-    """The numbers of a model by their names in BERT: those of a checkpoint, or `Restored` from a shared file."""
+def balance(norm: FloatArray, weight: FloatArray) -> FloatArray:
+    """Return a factor for each feature between a LayerNorm and a map, powers of 2: float32, (K,).
 
-    def array(self, names: Sequence[str]) -> FloatArray:
-        """Return the tensors with these names, stacked by rows."""
+    The LayerNorm's weight, (K,), is divided by them, and the columns of the map's, (N, K), are multiplied: the function
+    is the same, and the LayerNorm's output has the factors, also in a trace. A feature that is large in the one and
+    small in the other is then of a middle size in both, so it does not take the bits of its group when the map is
+    rounded. Of a usual feature the factor is 1.
 
-    def linear(
-        self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
-    ) -> PreparedLinear:
-        """Return the linear maps of these modules, stacked into one weight of this shape."""
-
-    def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
-        """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
+    Notes
+    -----
+    Source: Xiao et al. 2022, SmoothQuant (arXiv 2211.10438), with the LayerNorm's weight for the size of the inputs.
+    """
+    ratios = np.abs(norm, dtype=np.float64) / np.maximum(np.abs(weight).max(axis=0), 1e-38)
+    return np.ldexp(np.float32(1), np.frexp(ratios / (np.median(ratios) or 1.0))[1] // 2)
 
 
 class FromFiles:
     """The source that reads the files of a checkpoint."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], prepare: Callable[[Linear], PreparedLinear]) -> None:
-        self._tensors, self._prepare = tensors, prepare
+    def __init__(
+        self, tensors: Mapping[str, StoredTensor], prepare: Callable[[Linear], PreparedLinear], balanced: bool = False
+    ) -> None:
+        self._tensors, self._prepare, self._balanced = tensors, prepare, balanced
         self._noted: dict[str, FloatArray | PreparedLinear] = {}
 
     def arrays(self, read: Callable[[TensorSource], object]) -> dict[str, FloatArray]:
@@ -230,6 +239,14 @@ class FromFiles:
     ) -> PreparedLinear:
         """Read and prepare the linear maps of these modules, stacked into one weight."""
         weight = self._read([f"{path}.weight" for path in paths])
+        norm = paths[0].replace("self.query", "LayerNorm").replace("gate", "LayerNorm")
+        before: Any = [self._noted[name] for name in (f"{norm}.weight", f"{norm}.bias") if name in self._noted]
+        if self._balanced and before:  # a LayerNorm of a model that has it before the map, and read just now
+            factors = balance(before[0], weight)
+            for array, by in ((weight, factors), *((array, 1 / factors) for array in before)):
+                array.flags.writeable = True
+                array *= by
+                array.flags.writeable = False
         return self._prepared(paths, weight, bias, gated)
 
     def _prepared(self, paths: tuple[str, ...], weight: FloatArray, bias: bool, gated: bool = False) -> PreparedLinear:

@@ -24,7 +24,7 @@ from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
 from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
-from minibert.models.backend import choose_ops, choose_sharing
+from minibert.models.backend import choose_compute_type, choose_ops, choose_sharing
 from minibert.models.base import ModelBase
 from minibert.models.loading import find_model, load_weights
 from minibert.models.options import LoadOptions, ModelOptions, lists_keywords
@@ -144,10 +144,10 @@ class BertPreTrainedModel(ModelBase[_Output]):
         ops = choose_ops(asked.backend, asked.num_threads, asked.compute_type, asked.idle_release, sharing)
         if sharing is not None:
             files.digest_by(sharing.digest)
-        config, pooler = asked.config or BertConfig.from_files(files), asked.add_pooling_layer
-        weights = load_weights(
-            files, config, ops.prepare, add_pooling_layer=pooler, head=cls.head_name, sharing=sharing
-        )
+        config = asked.config or BertConfig.from_files(files)
+        how: Any = {"add_pooling_layer": asked.add_pooling_layer, "head": cls.head_name, "sharing": sharing}
+        low = choose_compute_type(asked.compute_type) != "float32"
+        weights = load_weights(files, config, ops.prepare, balanced=low, **how)
         names = ("output_hidden_states", "output_attentions", "return_dict")
         kind = class_of(cls, config.family)  # type: ignore[arg-type]
         return kind(weights, ops, **{name: getattr(asked, name) for name in names})

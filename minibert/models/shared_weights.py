@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 # Add 1 when the arrays of a part, their names or the layout of a file change without a change in kernels/.
-_FORMAT = 2
+_FORMAT = 3
 
 _SETTLED_SECONDS = 10
 

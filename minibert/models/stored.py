@@ -134,9 +134,8 @@ class StoredModel:
         named = {*architectures(self.files.settings("config.json"))} & tensors.keys()
 
         def is_another(name: str) -> bool:
-            own = tensors[name]
-            larger = any(own < more and not is_part(name, other) for other, more in tensors.items())
-            return name not in named and (larger or any(own == tensors[other] for other in named))
+            larger = any(tensors[name] < more and not is_part(name, other) for other, more in tensors.items())
+            return name not in named and (larger or any(tensors[name] == tensors[other] for other in named))
 
         return tuple(name for name in tensors if not is_another(name))
 

@@ -21,6 +21,7 @@ from minibert.bert.families import FAMILIES
 from minibert.bert.rotary import Rotary
 from minibert.cli import main
 from minibert.models import float64
+from minibert.models.loading import balance
 from minibert.trace.page.document import page
 from tests.models.test_families import PAIRS, ROTARY, exact_modernbert, make  # noqa: F401  # a fixture
 from tests.support.family_tokenizers import family_folder, train
@@ -459,3 +460,47 @@ def test_info_says_what_a_model_is(
         out = capsys.readouterr().out
         assert family in out
         assert "rope_theta" in out
+
+
+@pytest.mark.filterwarnings("ignore:compute_type=")  # slow in NumPy
+@pytest.mark.parametrize("norm_bias", [False, True])
+def test_large_features_behind_a_norm_do_not_take_the_bits_of_the_others(tmp_path: Path, norm_bias: bool) -> None:
+    """Each LayerNorm's weight times s, the next map's columns divided by it: the function is the same."""
+    theirs = make(tmp_path, "modernbert", norm_bias=norm_bias, hidden_size=144, intermediate_size=160)
+    ids, features, errors = np.random.default_rng(4).integers(3, 99, (9, 17)), [3, 60, 141], {}
+    plain = {name: tensor / 2 if tensor.ndim > 1 else 1 + tensor / 4 for name, tensor in theirs.state_dict().items()}
+    for s in (1, 30, 1000):
+        tensors = {name: tensor.clone() for name, tensor in plain.items()}
+        for name, tensor in tensors.items():
+            if "attn_norm" in name or "mlp_norm" in name:
+                tensor[features] *= s
+            elif name.endswith("Wi.weight") or (name.endswith("Wqkv.weight") and "layers.0." not in name):
+                tensor[:, features] /= s
+        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+        wanted = minibert.load(tmp_path)(ids).last_hidden_state
+        for compute_type in ("int16", "int8_int16", "int8"):
+            model = minibert.load(tmp_path, compute_type=compute_type)
+            found = model(ids).last_hidden_state
+            shared = minibert.load(tmp_path, compute_type=compute_type, shared_weights=True)
+            twin = minibert.load(tmp_path, compute_type=compute_type, backend="numpy")
+            assert shared(ids).last_hidden_state.tobytes() == found.tobytes()
+            np.testing.assert_allclose(twin(ids).last_hidden_state, found, rtol=0, atol=0.05)
+            error = np.sqrt(np.mean((found - wanted) ** 2))
+            assert error <= 1.3 * errors.setdefault(compute_type, error), (s, compute_type)
+
+
+def test_usual_features_are_balanced_already() -> None:
+    chance = np.random.default_rng(5)
+    norm, weight = chance.uniform(0.8, 1.2, 200).astype(np.float32), chance.normal(size=(400, 200)).astype(np.float32)
+    np.testing.assert_array_equal(balance(norm, weight), 1)
+    norm[:3], weight[:, 3:6] = (0, 64, 2**-7), (0, 1e-38, 1e6)
+    factors = balance(norm, weight)
+    assert (factors[6:] == 1).all()
+    assert factors[0] == 1
+    assert factors[1] in (4, 8, 16)
+    assert factors[2] < 0.5
+    with np.errstate(all="raise"):
+        assert np.isfinite(norm / factors).all()
+        assert np.isfinite(weight * factors).all()
+    np.testing.assert_array_equal(np.frexp(factors)[0], 0.5)  # powers of 2
+    assert (balance(np.zeros(7, np.float32), np.zeros((3, 7), np.float32)) == 1).all()
