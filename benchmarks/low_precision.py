@@ -83,15 +83,16 @@ def _openvino_bf16(folder: Path, threads: int, scratch: Path) -> Compute:
     return openvino(folder, threads, scratch, "bf16")
 
 
-def _onnxruntime_int8(folder: Path, threads: int, scratch: Path) -> Compute:
+def _onnxruntime_int8(folder: Path, threads: int, scratch: Path, *, per_channel: bool = False) -> Compute:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     _onnxruntime(folder, threads, scratch)  # writes fused.onnx
-    path = scratch / "int8.onnx"
+    path = scratch / f"int8-{per_channel}.onnx"
     # onnxruntime's own fused operators do not say the type of their results.
     given = {"DefaultTensorType": onnx.TensorProto.FLOAT}
-    quantize_dynamic(scratch / "fused.onnx", path, weight_type=QuantType.QInt8, extra_options=given)
+    options = {"weight_type": QuantType.QInt8, "per_channel": per_channel, "extra_options": given}
+    quantize_dynamic(scratch / "fused.onnx", path, **options)
     return session(path, threads)
 
 
@@ -120,6 +121,8 @@ CONTENDERS: dict[str, Maker] = {
     "onnxruntime int8": functools.partial(_also_texts, _onnxruntime_int8),
     "ctranslate2 int8": functools.partial(_also_texts, _ctranslate2_int8),
 }
+# A scale for each row of a weight, not one for the weight; low_precision_error.py compares it.
+PER_CHANNEL = functools.partial(_also_texts, functools.partial(_onnxruntime_int8, per_channel=True))
 TRUTH: dict[str, Maker] = {"transformers": functools.partial(_also_texts, _transformers_masked)}
 
 

@@ -3,7 +3,8 @@
     python -m benchmarks.low_precision_error [--write]
 
 Two tables, on lines of the Declaration of Human Rights (MINIBERT_TEST_DATA). The first has 1 - cosine between the
-sentence vectors of each contender of benchmarks/low_precision.py and those of transformers in float32. The second
+sentence vectors of each contender and those of transformers in float32. The contenders are those of
+benchmarks/low_precision.py, and onnxruntime with a scale for each row of a weight (per_channel=True). The second table
 compares minibert's other compute types with its float32: the hidden states after each layer; the order of the cosines
 of pairs of lines, an English one and the one at the same place in another language; and the labels of three
 classifiers of the pooled output: the 45 languages and their 18 scripts, both fitted by least squares, and the two sides
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import Contender, start
-from benchmarks.low_precision import CONTENDERS, OURS, TRUTH
+from benchmarks.low_precision import CONTENDERS, OURS, PER_CHANNEL, TRUTH
 from benchmarks.readme import Table, publish, table_parser
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
@@ -152,7 +153,8 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        with start(TRUTH | CONTENDERS, folder, available_cores(), scratch) as contenders:
+        made = TRUTH | CONTENDERS | {"onnxruntime int8, per_channel=True": PER_CHANNEL}
+        with start(made, folder, available_cores(), scratch) as contenders:
             truth = contenders.pop("transformers")
             table = Table("1 - cosine", *contenders)
             labels = f"{len(chosen):,} lines in 45 languages", "English lines"
