@@ -118,10 +118,8 @@ def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
     """
     position_type = fields.get("position_embedding_type") or "absolute"
     if position_type != "absolute" and not family.theta:  # rotary models have other words in it, such as "sans_pos"
-        raise ModelFormatError(
-            f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "
-            "(transformers 5 dropped the relative ones too; transformers 4 runs them)."
-        )
+        name = f"position_embedding_type={brief(position_type)}"
+        raise ModelFormatError(f"{name} is not implemented, only 'absolute' is. transformers 4 runs relative ones.")
     for name, what in (
         ("is_decoder", "a decoder (causal mask)"),
         ("is_causal", "a causal mask"),

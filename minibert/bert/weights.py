@@ -272,11 +272,6 @@ class HeadRows:
         """True if the head needs the pooler."""
         return "first" in self.result_kinds and self.has_pooler
 
-    @property
-    def has_decoder(self) -> bool:
-        """True if one of the modules is the decoder of a masked-LM head."""
-        return any(row.path == DECODER for row in self.rows)
-
 
 DECODER = "cls.predictions.decoder"
 _PREDICTIONS = (
@@ -302,7 +297,7 @@ may be named ``cls.predictions.bias``."""
 def head_of(family: Family, name: str) -> HeadRows:
     """Return the modules of a head in a family. In ModernBERT each head begins as the masked-LM head does."""
     head = HEADS[name]
-    if not family.norms_first or head.has_decoder:
+    if not family.norms_first or "words" in head.result_kinds:
         return head
     return HeadRows((*_PREDICTIONS[:2], dataclasses.replace(head.rows[-1], field="decoder")), head.result_kinds, False)
 

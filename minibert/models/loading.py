@@ -39,6 +39,7 @@ from minibert.models.stored import open_model
 TensorSource: TypeAlias = "FromFiles | Restored"
 """The numbers of a model by their names in BERT: those of a checkpoint, or those of a file that processes share."""
 
+_Prepare: TypeAlias = Callable[[Linear], PreparedLinear]
 _Part = TypeVar("_Part")
 
 _CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
@@ -70,7 +71,7 @@ def find_model(
 def load_weights(
     files: ModelFiles,
     config: BertConfig,
-    prepare: Callable[[Linear], PreparedLinear],
+    prepare: _Prepare,
     *,
     add_pooling_layer: bool = True,
     head: str | None = None,
@@ -136,7 +137,7 @@ def load_weights(
         parts |= _assemble(FromFiles(stored.tensors, prepare), POOLER_ROWS, "", config)
     if head is not None:
         read_head = functools.partial(_read_head, config, head, weights.word_embeddings)
-        parts["head"] = shared(head, read_head, large=HEADS[head].has_decoder)
+        parts["head"] = shared(head, read_head, large="words" in HEADS[head].result_kinds)
     return dataclasses.replace(weights, **parts)
 
 
@@ -218,9 +219,7 @@ def balance(norm: FloatArray, weight: FloatArray) -> FloatArray:
 class FromFiles:
     """The source that reads the files of a checkpoint."""
 
-    def __init__(
-        self, tensors: Mapping[str, StoredTensor], prepare: Callable[[Linear], PreparedLinear], balanced: bool = False
-    ) -> None:
+    def __init__(self, tensors: Mapping[str, StoredTensor], prepare: _Prepare, balanced: bool = False) -> None:
         self._tensors, self._prepare, self._balanced = tensors, prepare, balanced
         self._noted: dict[str, FloatArray | PreparedLinear] = {}
 

@@ -251,11 +251,10 @@ class Names:
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)
         layers = counted(self.sizes.num_hidden_layers, "layer")
-        pooler = "a pooler" if self.sizes.pooler else "no pooler"
         head = FAMILIES[self.sizes.model_type].own_class(self.sizes.head or "no head")
         return (
-            f"{quoted} is not the name of a value of this model, which has {layers}, {pooler} and "
-            f"{head}. The nearest names are {', '.join(nearest)}."
+            f"{quoted} is not the name of a value of this model, which has {layers}, "
+            f"{'a' if self.sizes.pooler else 'no'} pooler and {head}. The nearest names are {', '.join(nearest)}."
         )
 
 
