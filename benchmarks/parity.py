@@ -28,8 +28,8 @@ from benchmarks.readme import publish, table_parser
 from minibert import AutoConfig, BertConfig, BertTokenizer, load
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray
-from minibert.bert import encoder, modernbert
 from minibert.bert.families import FAMILIES
+from minibert.bert.modernbert import FORWARDS
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
@@ -128,8 +128,7 @@ def _float64_states(subject: Subject) -> States:
 
     def run(inputs: Inputs) -> Iterator[FloatArray]:
         batch = pack(config, **inputs)
-        forward = modernbert.forward if config.family.norms_first else encoder.forward
-        return forward(weights, batch, float64.OPS)
+        return FORWARDS[config.family.forward](weights, batch, float64.OPS)
 
     states = _over_batches(subject, run)
     assert all(state.dtype == np.float64 for state in states)

@@ -22,12 +22,15 @@ import ast
 import copy
 import dataclasses
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from minibert.bert import encoder, heads, modernbert, reference
 from minibert.bert.config import BertConfig
+from minibert.bert.families import FAMILIES
 from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, Queries, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
@@ -141,9 +144,21 @@ def run_heads(weights: Weights, batch: PackedBatch) -> None:
     x = encoder.embeddings(weights, batch, reference.OPS)
     norm = LayerNorm("x", *np.ones((2, config.hidden_size), np.float32), 1e-12)
     head = HeadWeights("BertForMaskedLM", linear(config.hidden_size), norm, linear(config.vocab_size))
-    heads.masked_lm(x, head, config, reference.OPS)
-    heads.of_first_token(x, dense, linear(NUM_LABELS), batch, reference.OPS, "tanh")
-    heads.of_each_token(x, linear(NUM_LABELS), reference.OPS)
+    modern = SimpleNamespace(
+        family=FAMILIES["modernbert"],
+        classifier_activation="gelu",
+        classifier_pooling="mean",
+        reads_any=lambda head: False,
+    )
+    head = dataclasses.replace(head, classifier=linear(NUM_LABELS))
+    for own, name, kind in (
+        (config, "BertForMaskedLM", "words"),
+        (config, None, "pooler"),
+        *((own, "BertForSequenceClassification", "first") for own in (config, modern)),
+        *((own, "BertForTokenClassification", "tokens") for own in (config, modern)),
+    ):
+        given: Any = SimpleNamespace(config=own, head=head, pooler=dense)
+        heads.result(name, kind, x, given, reference.OPS, batch)
 
 
 def sources() -> dict[str, str]:

@@ -124,7 +124,7 @@ class BertConfig:
                 f"{own('hidden_size')}={self.hidden_size} is not a multiple of {own('num_attention_heads')}="
                 f"{self.num_attention_heads}; every attention head has as many features. Correct one of the two."
             )
-        for name in ("hidden_act", *(["classifier_activation"] if self.family.norms_first else [])):
+        for name in ("hidden_act", *({"classifier_activation"} & self.family.defaults.keys())):
             if (value := getattr(self, name)) not in tuple(ACTIVATIONS):
                 raise ModelFormatError(f"{own(name)}={brief(value)}; expected {', '.join(ACTIVATIONS)}.")
         eps = self.layer_norm_eps
@@ -147,9 +147,9 @@ class BertConfig:
         for name in ("tie_word_embeddings", *(name for name in BIASES if name in self.family.defaults)):
             if not isinstance(getattr(self, name), bool):
                 raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
-        if self.family.norms_first and self.classifier_pooling not in ("cls", "mean"):
+        if "classifier_pooling" in self.family.defaults and self.classifier_pooling not in ("cls", "mean"):
             raise ModelFormatError(f"classifier_pooling={brief(self.classifier_pooling)}; expected 'cls' or 'mean'.")
-        if self.family.norms_first:
+        if self.family.has_windows:
             check_stored_int("local_attention", self.local_attention, 0)
             types = self.layer_types or tuple(_layer_types(self.stated, self.num_hidden_layers))
             if len(types) != self.num_hidden_layers or not set(types) <= self.family.theta.keys():
@@ -177,7 +177,7 @@ class BertConfig:
 
     def reads_any(self, head: str | None) -> bool:
         """Return whether a head that has one result for a sequence can read another token than the first."""
-        is_choice = self.family.norms_first and head == "BertForMultipleChoice"
+        is_choice = self.family.heads_begin_with_transform and head == "BertForMultipleChoice"
         return is_choice or self.classifier_pooling == "mean"
 
     @property

@@ -72,7 +72,7 @@ def read_fields(fields: Mapping[str, Any], family: Family) -> dict[str, Any]:
             read.setdefault(name, read.pop(own))
     if family.old_fields:
         _read_old_nomic(read)
-    if family.norms_first and (window := read.get("sliding_window")) is not None:  # it counts, as in transformers
+    if family.has_windows and (window := read.get("sliding_window")) is not None:  # it counts, as in transformers
         read["local_attention"] = 2 * check_stored_int("sliding_window", window, 0)
     missing = [name for name in SIZES if name not in read]
     if missing:

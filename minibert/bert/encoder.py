@@ -121,22 +121,27 @@ def self_attention(
     x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, queries: Queries | None = None
 ) -> FloatArray:
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
-    if queries is None:
-        # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
-        projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
-        # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.
-        query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
-    else:
+    query, key, value = project(x, layer, ops, queries)  # 3 x (T, H)
+    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads)
+    # BERT adds nothing to this. Its successors do: a bias of the scores, rotary positions, windows.
+    return ops.attention(layer.with_positions(inputs, batch, queries)).context  # (T, H)
+
+
+def project(
+    x: FloatArray, layer: LayerWeights, ops: Ops, queries: Queries | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return W_Q x, W_K x and W_V x, each with its bias: what a token asks, how others find it, what it gives them."""
+    if queries is not None:
+        # For speed: tokens that are not needed ask nothing.
         query = ops.linear(x[queries.tokens], layer.query)  # (Q, H)
         projected = ops.linear(x, layer.key_value)  # (T, 2H)
-        key, value = projected.reshape(-1, 2, config.hidden_size).swapaxes(0, 1)  # 2 x (T, H)
-    # The path is only the name of this module, for wrappers that record; nothing is computed from it.
-    path = f"{layer.path}.attention.self"
-    # Not in BERT: MPNet adds a bias to the scores, for each distance of two tokens; rotary models turn queries and keys
-    # by their positions; in most layers of ModernBERT, tokens see near ones only.
-    places = layer.bias_of(batch), layer.rotation_of(batch), layer.window_of(batch)
-    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, *places, queries, path)
-    return ops.attention(inputs).context  # (T, H)
+        key, value = projected.reshape(-1, 2, x.shape[1]).swapaxes(0, 1)  # 2 x (T, H)
+        return query, key, value  # 3 x (T, H)
+    # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
+    projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
+    # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.
+    query, key, value = projected.reshape(-1, 3, x.shape[1]).swapaxes(0, 1)  # 3 x (T, H)
+    return query, key, value  # 3 x (T, H)
 
 
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops, activation: str = "tanh") -> FloatArray:

@@ -84,8 +84,10 @@ class Family:
         The embeddings have `embedding_size` features; a linear map makes H of them.
     is_gated : bool
         The feed-forward has a gate.
-    norms_first : bool
-        The LayerNorms are before the blocks, and some layers have windows: modernbert.py.
+    forward : str
+        The file of its forward: "bert" is encoder.py, "modernbert" is modernbert.py.
+    heads_begin_with_transform : bool
+        Every head begins as the masked-LM head does, with a dense map and a LayerNorm, and none has a pooler.
     """
 
     model_type: str
@@ -109,7 +111,13 @@ class Family:
     has_relative_bias: bool = False
     has_embedding_size: bool = False
     is_gated: bool = False
-    norms_first: bool = False
+    forward: str = "bert"
+    heads_begin_with_transform: bool = False
+
+    @property
+    def has_windows(self) -> bool:
+        """True if tokens see near ones only in some layers."""
+        return "sliding_attention" in self.theta
 
     def own_path(self, path: str, head: str | None = None) -> str:
         """Return the path in this family of a module of BERT, which may be one of a head ("BertForMaskedLM")."""
@@ -402,7 +410,8 @@ _MODERN = Family(
     theta={"full_attention": 160_000.0, "sliding_attention": 10_000.0},
     has_token_types=False,
     is_gated=True,
-    norms_first=True,
+    forward="modernbert",
+    heads_begin_with_transform=True,
 )
 BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
 EXTRA = ("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation", *BIASES)

@@ -14,6 +14,7 @@ Dropout acts in training only. The letters are those of encoder.py; N is the num
 from __future__ import annotations
 
 from itertools import compress, pairwise
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from minibert.bert.encoder import pooler
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
-from minibert.bert.weights import HeadWeights
+from minibert.bert.weights import HeadWeights, Weights, head_of
 
 
 def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) -> FloatArray:
@@ -33,12 +34,16 @@ def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
     The transform is in the paper's code, not in its text. The decoder's weight is the table of word embeddings, unless
     the checkpoint has another one.
     """
-    activation = config.family.activation("BertForMaskedLM", config.activation)
-    # All heads of ModernBERT begin as this one does, with an activation from the config.
-    activation = ACTIVATIONS[config.classifier_activation] if config.classifier_activation else activation
-    x = ops.linear(x, head.transform, activation=activation)  # (T, H)
-    x = ops.layer_norm(x, head.transform_norm)  # (T, H)
+    x = transform(x, head, config, ops)  # (T, H)
     return ops.linear(x, head.decoder)  # (T, V)
+
+
+def transform(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) -> FloatArray:
+    """Compute the dense map and the LayerNorm before the decoder. In ModernBERT each head begins with them."""
+    own = config.classifier_activation
+    activation = ACTIVATIONS[own] if own else config.family.activation("BertForMaskedLM", config.activation)
+    x = ops.linear(x, head.transform, activation=activation)  # (T, H)
+    return ops.layer_norm(x, head.transform_norm)  # (T, H)
 
 
 def pool(x: FloatArray, batch: PackedBatch, has_result: npt.NDArray[np.bool_], pooling: str) -> FloatArray:
@@ -73,3 +78,29 @@ def of_each_token(x: FloatArray, classifier: PreparedLinear, ops: Ops) -> FloatA
     - question answering (N = 2): "the answer starts here", "the answer ends here".
     """
     return ops.linear(x, classifier)  # (T, N)
+
+
+def result(
+    head: str | None, kind: str, x: FloatArray, weights: Weights, ops: Ops, batch: PackedBatch | None = None
+) -> FloatArray:
+    """Compute one result of a class in `HEADS`, for rows of the last hidden state, (t, H); None has the pooler only.
+
+    The kinds are those of `HeadRows`, and "pooler". A row for each sequence, as "pooler" and "first" have it, needs the
+    batch that the rows belong to.
+    """
+    config, own, step = weights.config, cast(HeadWeights, weights.head), cast(PackedBatch, batch)
+    if kind == "words":
+        return masked_lm(x, own, config, ops)  # (T, V)
+    if head is None:
+        return pooler(x, cast(PreparedLinear, weights.pooler), step, ops)  # (B, H)
+    rows = head_of(config.family, head)
+    classifier = getattr(own, rows.rows[-1].field)
+    if rows.pooled:
+        activation = config.family.activation(head, "tanh")
+        dense = cast(PreparedLinear, weights.pooler)
+        return of_first_token(x, dense, classifier, step, ops, activation)  # (B, N)
+    if kind == "first":
+        x = pool(x, step, step.has_result(config.reads_any(head)), config.classifier_pooling or "cls")  # (B, H)
+    if config.family.heads_begin_with_transform:
+        x = transform(x, own, config, ops)  # (T, H) or (B, H)
+    return of_each_token(x, classifier, ops)  # (T, N) or (B, N)

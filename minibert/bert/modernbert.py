@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minibert._utils.validation import FloatArray
+from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.encoder import Start, embeddings, self_attention
 from minibert.bert.ops import Ops, Queries
@@ -60,3 +61,8 @@ def encoder_layer(
     intermediate = ops.linear(normed, layer.intermediate, activation=config.activation)  # (T, F)
     x = ops.linear(intermediate, layer.output, residual=x)  # (T, H)
     return x
+
+
+FORWARDS = {"bert": encoder.forward, "modernbert": forward}
+LAYERS = {"bert": encoder.encoder_layer, "modernbert": encoder_layer}
+"""`Family.forward` -> the forward of its models, and that of one layer."""

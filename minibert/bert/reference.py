@@ -24,7 +24,18 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear, Rotation
+from minibert.bert.ops import (
+    AttentionInput,
+    AttentionOutput,
+    LayerNorm,
+    Linear,
+    LookUp,
+    Ops,
+    PreparedLinear,
+    RelativeBias,
+    Rotation,
+    Window,
+)
 
 
 def embed(words: LookUp, *added: LookUp) -> FloatArray:
@@ -157,13 +168,8 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
     for (start, end), (first, last) in zip(pairwise(cu_seqlens), pairwise(starts), strict=True):
         q = _split_heads(query[first:last], num_heads)  # (A, S, D)
         k, v = (_split_heads(x[start:end], num_heads) for x in (key, value))  # 2 x (A, S, D)
-        scores = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
-        if bias is not None:
-            distances = bias.columns[start:end] - bias.columns[tokens[first:last], None]  # (S, S)
-            scores = scores + bias.table.astype(q.dtype)[:, distances + bias.table.shape[1] // 2]  # (A, S, S)
-        if window is not None:
-            distances = window.columns[start:end] - window.columns[tokens[first:last], None]  # (S, S)
-            scores = np.where(np.abs(distances) <= window.size, scores, q.dtype.type(-np.inf))  # (A, S, S)
+        scores: FloatArray = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
+        scores = _with_distances(scores, bias, window, slice(start, end), tokens[first:last])  # (A, S, S)
         probs = softmax(scores)  # (A, S, S)
         context[first:last] = (probs @ v).transpose(1, 0, 2).reshape(last - first, query.shape[1])  # (S, H)
         if kept_scores is not None:
@@ -171,6 +177,20 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
         if kept_probs is not None:
             kept_probs.append(probs)
     return AttentionOutput(context, kept_scores, kept_probs)
+
+
+def _with_distances(
+    scores: FloatArray, bias: RelativeBias | None, window: Window | None, keys: slice, queries: IntArray
+) -> FloatArray:
+    """Return scores with what depends on the distance of two tokens. BERT has neither a bias nor a window."""
+    if bias is not None:
+        distances = bias.columns[keys] - bias.columns[queries, None]  # (S, S)
+        scores = scores + bias.table.astype(scores.dtype)[:, distances + bias.table.shape[1] // 2]  # (A, S, S)
+    if window is not None:
+        distances = window.columns[keys] - window.columns[queries, None]  # (S, S)
+        hidden = np.abs(distances) > window.size  # (S, S)
+        scores = np.where(hidden, scores.dtype.type(-np.inf), scores)  # (A, S, S)
+    return scores
 
 
 def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:

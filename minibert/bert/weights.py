@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import Family
-from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias, Rotation, Window
+from minibert.bert.ops import AttentionInput, LayerNorm, PreparedLinear, Queries, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.rotary import Rotary
 
@@ -33,17 +33,20 @@ class LayerWeights:
     rotary: Rotary | None = None  # one for all layers of a type
     window: int | None = None  # how many tokens a token sees on each side; None: all
 
-    def bias_of(self, batch: PackedBatch) -> RelativeBias | None:
-        """Return what MPNet adds to the scores of a batch."""
-        return None if self.relative_bias is None else RelativeBias(self.relative_bias, batch.columns)
+    def with_positions(self, inputs: AttentionInput, batch: PackedBatch, queries: Queries | None) -> AttentionInput:
+        """Return the input of attention with what BERT's successors add to it, and the name of the module.
+
+        MPNet adds a bias to the scores, for each distance of two tokens. Rotary models turn queries and keys by their
+        positions. In most layers of ModernBERT, tokens see near ones only.
+        """
+        bias = None if self.relative_bias is None else RelativeBias(self.relative_bias, batch.columns)
+        window = None if self.window is None else Window(self.window, batch.columns)
+        path = f"{self.path}.attention.self"  # for wrappers that record; nothing is computed from it
+        return inputs._replace(bias=bias, rotation=self.rotation_of(batch), window=window, queries=queries, path=path)
 
     def rotation_of(self, batch: PackedBatch) -> Rotation | None:
         """Return the rotation of the queries and keys of a batch."""
         return None if self.rotary is None else self.rotary(batch.positions, batch.cu_seqlens)
-
-    def window_of(self, batch: PackedBatch) -> Window | None:
-        """Return which tokens of a batch see each other, if not all of a sequence."""
-        return None if self.window is None else Window(self.window, batch.columns)
 
     @property
     def linears(self) -> tuple[PreparedLinear, ...]:
@@ -65,9 +68,9 @@ class LayerWeights:
 class HeadWeights:
     """The weights of one head; `name` is its class in `HEADS`. A module that the head does not have is None.
 
-    The first three are those of the masked-LM head, ``cls.predictions``. The decoder is *tied* if its weight is the
-    table of word embeddings. `Ops.prepare` may have made a copy of it in another layout: minibert's kernels do, which
-    takes 4 V H bytes.
+    The first three are those of the masked-LM head, ``cls.predictions``. In ModernBERT every head has the first two.
+    The decoder is *tied* if its weight is the table of word embeddings. `Ops.prepare` may have made a copy of it in
+    another layout: minibert's kernels do, which takes 4 V H bytes.
     """
 
     name: str
@@ -201,7 +204,7 @@ def stored_rows(config: BertConfig) -> tuple[Row, ...]:
         rows = [row for row in rows if row.field != "token_type_embeddings"]
     if config.embedding_size != config.hidden_size:
         rows.append(_PROJECTION)
-    rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * family.norms_first
+    rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * (family.forward == "modernbert")
     return _in_model(config, rows)
 
 
@@ -247,8 +250,8 @@ _MODERN_ROWS = (
 @functools.lru_cache(maxsize=256)
 def layer_rows(config: BertConfig, i: int) -> tuple[Row, ...]:
     """Return the modules of layer i, below its path."""
-    if config.family.norms_first:
-        return _in_model(config, _MODERN_ROWS[i == 0 :])
+    if config.family.forward == "modernbert":
+        return _in_model(config, _MODERN_ROWS[i == 0 :])  # the first layer has no LayerNorm before attention
     return _in_model(config, (*LAYER_ROWS[:5], *_GATED_ROWS, *LAYER_ROWS[6:]) if config.family.is_gated else LAYER_ROWS)
 
 
@@ -295,13 +298,98 @@ may be named ``cls.predictions.bias``."""
 
 
 def head_of(family: Family, name: str) -> HeadRows:
-    """Return the modules of a head in a family. In ModernBERT each head begins as the masked-LM head does."""
+    """Return the modules of a head in a family."""
     head = HEADS[name]
-    if not family.norms_first or "words" in head.result_kinds:
+    if not family.heads_begin_with_transform or "words" in head.result_kinds:
         return head
-    return HeadRows((*_PREDICTIONS[:2], dataclasses.replace(head.rows[-1], field="decoder")), head.result_kinds, False)
+    return HeadRows((*_PREDICTIONS[:2], head.rows[-1]), head.result_kinds, has_pooler=False)
 
 
 def head_rows(config: BertConfig, name: str) -> tuple[Row, ...]:
     """Return the modules of a head, with the biases that they have in this model."""
     return _in_model(config, head_of(config.family, name).rows)
+
+
+# --- weights from the numbers of any source ---------------------------------------------------------------------------
+
+
+class TensorSource(Protocol):
+    """The numbers of a model by their names in BERT: those of a checkpoint, of a shared file, or of none."""
+
+    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> FloatArray:
+        """Return the tensors with these names, stacked by rows to one array of this shape."""
+
+    def linear(
+        self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
+    ) -> PreparedLinear:
+        """Return the linear maps of these modules, stacked into one weight of this shape."""
+
+    def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
+        """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
+
+
+def read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
+    """Read the embeddings and the layers."""
+    fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
+    buckets = fields.get("relative_attention_bias")
+    bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
+    types = config.layer_types or ("full_attention",) * config.num_hidden_layers
+    rotaries = {
+        name: Rotary(config.rope_of(name), config.head_size, config.max_position_embeddings)
+        for name in config.family.theta
+    }
+    layers = []
+    for i, layer_type in enumerate(types):
+        maps: dict[str, Any] = _assemble(tensors, layer_rows(config, i), f"encoder.layer.{i}.", config)
+        window = (config.local_attention or 0) // 2 if layer_type == "sliding_attention" else None
+        rotary = rotaries.get(layer_type)
+        layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
+    return Weights(config=config, layers=tuple(layers), pooler=None, **fields)
+
+
+def read_pooler(config: BertConfig, tensors: TensorSource) -> dict[str, Any]:
+    """Read the pooler, as the field of `Weights` that holds it."""
+    return _assemble(tensors, POOLER_ROWS, "", config)
+
+
+def read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tensors: TensorSource) -> HeadWeights:
+    """Read the modules of a class in `HEADS`."""
+    rows = head_rows(config, head)
+    fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != DECODER], "", config)
+    for row in rows:
+        if row.path == DECODER:
+            fields["decoder"], fields["tied"] = tensors.decoder(DECODER, word_embeddings, row.bias)
+    return HeadWeights(head, **fields)
+
+
+def _assemble(
+    tensors: TensorSource, rows: Iterable[Row], scope: str, config: BertConfig
+) -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
+    """Read the modules below one path into fields; modules of the same field are stacked into one linear map."""
+    by_field: dict[str, list[Row]] = {}
+    for row in rows:
+        by_field.setdefault(row.field, []).append(row)
+    fields: dict[str, PreparedLinear | LayerNorm | FloatArray] = {}
+    for field, stack in by_field.items():
+        paths = tuple(scope + row.path for row in stack)
+        num_rows, *columns = stack[0].sizes(config)
+        if columns and not stack[0].is_table:
+            shape, gated = (len(stack) * num_rows, *columns), paths[0].endswith(".intermediate.gate")
+            fields[field] = tensors.linear(paths, shape, bias=stack[0].bias, gated=gated)  # type: ignore[arg-type]
+            continue
+        weight = tensors.array([f"{path}.weight" for path in paths], (len(stack) * num_rows, *columns))
+        if columns:
+            fields[field] = weight
+        else:
+            bias = (
+                tensors.array([f"{path}.bias" for path in paths], (num_rows,)) if stack[0].bias else zeros_of(num_rows)
+            )
+            fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps)
+    return fields
+
+
+def zeros_of(length: int) -> FloatArray:
+    """Return the bias of a module that does not have one."""
+    zeros: FloatArray = np.zeros(length, np.float32)
+    zeros.flags.writeable = False
+    return zeros

@@ -23,9 +23,9 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.too_long import TooLong
+from minibert.trace.layout import Entry, Layout
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
-from minibert.trace.table import Entry, rows_of
 from minibert.trace.trace import Trace
 from minibert.vectors.token_vectors import token_limit
 
@@ -171,22 +171,20 @@ def explain(
     depth = model.config.num_hidden_layers
     chosen = sorted({*check_indices("layers", layers, depth, what="layers", expected="an int or several")})
     numbers = _Numbers(model, trace, token)
-    rows, every = rows_of(trace.sizes), list[StepNumbers]()
+    layout, every = Layout.of(trace.sizes), list[StepNumbers]()
 
-    def add(part: str, layer: int | None) -> None:
-        for step in steps(rows.get(part, ())):
-            if (layer, step.entry.symbol) == (0, "normed"):  # x itself
-                continue
+    def add(entries: tuple[Entry, ...], layer: int | None) -> None:
+        for step in steps(entries):
             shape = trace.shapes[step.entry.path.format(i=layer)][1:]
-            lines = tuple(numbers.lines(step.entry, depth - 1 if part == "final" else layer))
+            lines = tuple(numbers.lines(step.entry, depth - 1 if entries is layout.final else layer))
             every.append(StepNumbers(len(every) + 1, layer, step, shape, lines))
 
-    add("embeddings", None)
+    add(layout.embeddings, None)
     for layer in chosen:
-        add("layer", layer)
+        add(layout.layer(layer), layer)
     if depth - 1 in chosen:
-        for part in ("final", "pooler"):
-            add(part, None)
+        add(layout.final, None)
+        add(layout.pooler, None)
     config = model.config
     sizes = {"L": depth, "H": config.hidden_size, "A": config.num_attention_heads}
     sizes |= {"D": config.head_size, "F": config.intermediate_size}
@@ -217,11 +215,11 @@ class _Numbers:
         self._maps = {path: (linear, i) for linear in linears for i, path in enumerate(linear.paths)}
         norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.output_norm)]
         self._norms = {norm.path: norm for norm in [weights.embeddings_norm, weights.final_norm, *norms] if norm}
-        self._paths = {entry.symbol: entry.path for entries in rows_of(trace.sizes).values() for entry in entries}
+        self._paths = {entry.symbol: entry.path for _, entry in Layout.of(trace.sizes).rows()}
 
     def lines(self, entry: Entry, layer: int | None) -> Iterator[Line]:
-        """Yield the lines for a row of the table; the form of its formula decides which lines."""
-        symbol, formula, module = entry.symbol, entry.formula, entry.weights.format(i=layer)
+        """Yield the lines for an entry; the form of its formula decides which lines."""
+        symbol, formula, module = entry.symbol, entry.formula, entry.module.format(i=layer)
         if symbol in ("scores", "probs", "context"):
             yield from getattr(self, f"_{symbol}")(layer)
             return

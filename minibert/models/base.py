@@ -17,11 +17,12 @@ from minibert._utils.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import holds_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray, IntArray, check_indices, check_int
-from minibert.bert import encoder, heads, modernbert
+from minibert.bert import encoder, heads
 from minibert.bert.config import BertConfig
+from minibert.bert.modernbert import FORWARDS
 from minibert.bert.ops import KeptProbs, Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Row, Weights, head_of
+from minibert.bert.weights import HEADS, Weights
 from minibert.models.inputs import named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors
@@ -331,7 +332,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             ops = KeptProbs(ops, {f"{weights.layers[i].path}.attention.self": kept for i, kept in probs.items()}).ops
         if first == depth or ops.all_tokens:
             needed_tokens = None
-        forward = modernbert.forward if self.config.family.norms_first else encoder.forward
+        forward = FORWARDS[self.config.family.forward]
         try:
             for tokens, step in self.steps(batch):
                 part = None if state is None else (first, np.array(state[tokens], ops.dtype))
@@ -380,30 +381,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
 
         A row for each sequence, as "pooler" and "first" have it, needs the step that the rows belong to.
         """
-        weights: Any = self.weights
-        batch: Any = step
-        if kind == "words" or (kind != "pooler" and self._last_row.field == "decoder"):
-            if kind == "first":
-                x = heads.pool(x, batch, self._has_result(batch), self.config.classifier_pooling or "cls")
-            return heads.masked_lm(x, weights.head, self.config, self.ops)
-        if kind == "tokens":
-            return heads.of_each_token(x, self._last_map, self.ops)
-        if kind == "pooler":
-            return encoder.pooler(x, weights.pooler, batch, self.ops)
-        activation = self.config.family.activation(self.head_name or "", "tanh")
-        return heads.of_first_token(x, weights.pooler, self._last_map, batch, self.ops, activation)
-
-    @property
-    def _last_map(self) -> Any:
-        """The last linear map of a head; the constructor has checked that it is there."""
-        return getattr(self.weights.head, self._last_row.field)
-
-    @property
-    def _last_row(self) -> Row:
-        return head_of(self.config.family, self.head_name or "").rows[-1]
-
-    def _has_result(self, batch: PackedBatch) -> npt.NDArray[np.bool_]:
-        return batch.has_result(self.config.reads_any(self.head_name))
+        return heads.result(self.head_name, kind, x, self.weights, self.ops, step)
 
     def results(
         self, batch: PackedBatch, positions: npt.ArrayLike | None = None, slice_bytes: int | None = None
@@ -412,13 +390,15 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         sizes = {"pooler": self.config.hidden_size, "words": self.config.vocab_size}
         results = []
         for kind in self.result_kinds:
-            width = sizes[kind] if kind in sizes else self._last_map.shape[0]
+            if kind not in sizes:  # the constructor has checked that the last linear map of the head is there
+                sizes[kind] = getattr(self.weights.head, HEADS[self.head_name or ""].rows[-1].field).shape[0]
+            width = sizes[kind]
             rows_at_once = None
             if kind in ("tokens", "words"):
                 shape, places, tokens = rows_of_tokens(batch, positions)
                 rows_at_once = max(1, (SLICE_BYTES if slice_bytes is None else slice_bytes) // (4 * width))
             else:
-                has_result = self._has_result(batch)
+                has_result = batch.has_result(self.config.reads_any(self.head_name))
                 shape, places = (batch.num_sequences,), np.flatnonzero(has_result)
                 tokens = batch.cu_seqlens[:-1][has_result]
                 if self.config.classifier_pooling == "mean":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -13,31 +13,14 @@ from minibert._utils.keywords import MODEL_KEYWORDS, check_keywords, check_remot
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.families import Family
-from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
-from minibert.bert.rotary import Rotary
-from minibert.bert.weights import (
-    DECODER,
-    HEADS,
-    POOLER_ROWS,
-    HeadWeights,
-    LayerWeights,
-    Row,
-    Weights,
-    bias_of_distances,
-    head_of,
-    head_rows,
-    layer_rows,
-    stored_rows,
-)
+from minibert.bert.ops import Linear, PreparedLinear
+from minibert.bert.weights import HEADS, TensorSource, Weights, head_of, read_encoder, read_head, read_pooler, zeros_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
 from minibert.checkpoint.tensors import read_tensor
 from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Restored, Sharing, noted_arrays
 from minibert.models.stored import open_model
-
-TensorSource: TypeAlias = "FromFiles | Restored"
-"""The numbers of a model by their names in BERT: those of a checkpoint, or those of a file that processes share."""
 
 _Prepare: TypeAlias = Callable[[Linear], PreparedLinear]
 _Part = TypeVar("_Part")
@@ -131,73 +114,14 @@ def load_weights(
         arrays = sharing.arrays(part, files, stored.tensors.values(), made) or made()
         return read(Restored(arrays, sharing.layout))
 
-    weights = shared("encoder", functools.partial(_read_encoder, config))
+    weights = shared("encoder", functools.partial(read_encoder, config))
     parts: dict[str, Any] = {"ignored": stored.ignored()}
     if pooler:
-        parts |= _assemble(FromFiles(stored.tensors, prepare), POOLER_ROWS, "", config)
+        parts |= read_pooler(config, FromFiles(stored.tensors, prepare))
     if head is not None:
-        read_head = functools.partial(_read_head, config, head, weights.word_embeddings)
-        parts["head"] = shared(head, read_head, large="words" in HEADS[head].result_kinds)
+        read = functools.partial(read_head, config, head, weights.word_embeddings)
+        parts["head"] = shared(head, read, large="words" in HEADS[head].result_kinds)
     return dataclasses.replace(weights, **parts)
-
-
-def _read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
-    """Read the embeddings and the layers."""
-    fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
-    buckets = fields.get("relative_attention_bias")
-    bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
-    types = config.layer_types or ("full_attention",) * config.num_hidden_layers
-    rotaries = {
-        name: Rotary(config.rope_of(name), config.head_size, config.max_position_embeddings)
-        for name in config.family.theta
-    }
-    layers = []
-    for i, layer_type in enumerate(types):
-        maps: dict[str, Any] = _assemble(tensors, layer_rows(config, i), f"encoder.layer.{i}.", config)
-        window = (config.local_attention or 0) // 2 if layer_type == "sliding_attention" else None
-        rotary = rotaries.get(layer_type)
-        layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
-    return Weights(config=config, layers=tuple(layers), pooler=None, **fields)
-
-
-def _read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tensors: TensorSource) -> HeadWeights:
-    """Read the modules of a class in `HEADS`."""
-    rows = head_rows(config, head)
-    fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != DECODER], "", config)
-    for row in rows:
-        if row.path == DECODER:
-            fields["decoder"], fields["tied"] = tensors.decoder(DECODER, word_embeddings, row.bias)
-    return HeadWeights(head, **fields)
-
-
-def _assemble(
-    tensors: TensorSource, rows: Iterable[Row], scope: str, config: BertConfig
-) -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
-    """Read the modules below one path into fields; modules of the same field are stacked into one linear map."""
-    by_field: dict[str, list[Row]] = {}
-    for row in rows:
-        by_field.setdefault(row.field, []).append(row)
-    fields: dict[str, PreparedLinear | LayerNorm | FloatArray] = {}
-    for field, stack in by_field.items():
-        paths = tuple(scope + row.path for row in stack)
-        num_rows, *columns = stack[0].sizes(config)
-        if columns and not stack[0].is_table:
-            shape, gated = (len(stack) * num_rows, *columns), paths[0].endswith(".intermediate.gate")
-            fields[field] = tensors.linear(paths, shape, bias=stack[0].bias, gated=gated)  # type: ignore[arg-type]
-            continue
-        weight = tensors.array([f"{path}.weight" for path in paths])
-        if columns:
-            fields[field] = weight
-        else:
-            bias = tensors.array([f"{path}.bias" for path in paths]) if stack[0].bias else _zeros(num_rows)
-            fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps)
-    return fields
-
-
-def _zeros(length: int) -> FloatArray:
-    zeros: FloatArray = np.zeros(length, np.float32)
-    zeros.flags.writeable = False
-    return zeros
 
 
 def balance(norm: FloatArray, weight: FloatArray) -> FloatArray:
@@ -228,8 +152,8 @@ class FromFiles:
         read(self)
         return noted_arrays(self._noted)
 
-    def array(self, names: Sequence[str]) -> FloatArray:
-        """Read the tensors with these names, stacked by rows."""
+    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> FloatArray:
+        """Read the tensors with these names, whose shapes were compared before, stacked by rows."""
         array = self._noted[" ".join(names)] = self._read(names)
         return array
 
@@ -249,7 +173,7 @@ class FromFiles:
         return self._prepared(paths, weight, bias, gated)
 
     def _prepared(self, paths: tuple[str, ...], weight: FloatArray, bias: bool, gated: bool = False) -> PreparedLinear:
-        added = self._read([f"{path}.bias" for path in paths]) if bias else _zeros(len(weight))
+        added = self._read([f"{path}.bias" for path in paths]) if bias else zeros_of(len(weight))
         linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, added, gated))
         return linear
 

@@ -96,7 +96,7 @@ class Restored:
     def __init__(self, arrays: dict[str, FloatArray], layout: PackedLayout) -> None:
         self._arrays, self._layout = arrays, layout
 
-    def array(self, names: Sequence[str]) -> FloatArray:
+    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> FloatArray:
         """Return tensors that were noted."""
         return self._arrays[" ".join(names)]
 

@@ -21,8 +21,8 @@ from minibert.models.base import ModelBase
 from minibert.models.inputs import named_inputs, ordered_inputs
 from minibert.trace.applied_edits import Edits
 from minibert.trace.edits import EditValue
+from minibert.trace.layout import Sizes
 from minibert.trace.names import Names, Record
-from minibert.trace.table import Sizes
 from minibert.trace.trace import Site, Trace, check_tokens
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
 

@@ -24,9 +24,8 @@ from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
-from minibert.parity.symbols import FIRST_STATES, states_of
+from minibert.parity.symbols import ENTRIES, FIRST_STATES, states_of
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, unmasked
-from minibert.trace.table import EMBEDDINGS
 
 __all__ = ["NothingComparedError", "check"]
 
@@ -38,7 +37,7 @@ _SCALED = 0.1
 
 # Each value of a float16 forward has at least this share of the usual error of float16. Look-ups may be exact.
 _LEAST_HALF = 1 / 32
-_LOOK_UPS = tuple(entry.path for entry in EMBEDDINGS if entry.weights.endswith("embeddings"))
+_LOOK_UPS = tuple(entry.path for entry in ENTRIES if entry.kind == "rows")
 
 _EXCHANGED = ", queries and keys exchanged"
 

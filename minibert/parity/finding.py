@@ -27,7 +27,7 @@ class Finding:
     separate : str
         What to dump, or which inputs to give, to tell the alternatives apart; "" if there are none.
     sites : tuple of (str, int or None)
-        Where the mistake is made: the symbol of a value in trace/table.py, and its layer, None outside of the layers;
+        Where the mistake is made: the symbol of a value in trace/layout.py, and its layer, None outside of the layers;
         () if the dump does not say it.
     """
 

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 
 from minibert.bert.config import BertConfig
 from minibert.parity.truth import Model
+from minibert.trace.layout import Layout, Sizes, all_entries
 from minibert.trace.names import Names
-from minibert.trace.table import EMBEDDINGS, HEADS, LAYER, POOLER, PROJECTION, SUCCESSORS, Sizes
 
-NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final", "transform")
-DENSE = (
-    *("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected"),
-    *("gate", "up", "transform_dense", "predictions", "logits"),
-)
-"""The symbols of the outputs of LayerNorms and of linear maps, in trace/table.py."""
+ENTRIES = all_entries()
+"""The values of all families."""
 
-ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS, *itertools.chain(*HEADS.values()))
-"""The rows of trace/table.py of all families."""
+NORMS, DENSE = (tuple(dict.fromkeys(e.symbol for e in ENTRIES if e.kind == kind)) for kind in ("norm", "linear"))
+"""The symbols of the outputs of LayerNorms and of linear maps."""
 
 _SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
 
 
 @functools.lru_cache(maxsize=4096)
 def symbol_of(name: str) -> str:
-    """Return the symbol of a name of trace/table.py; "" if the name does not have a symbol."""
+    """Return the symbol of a name; "" if it is not the name of a value."""
     return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
 
 
@@ -41,10 +36,8 @@ FIRST_STATES = ("embeddings", "embeddings_project")
 
 @functools.lru_cache(maxsize=16)
 def states_of(config: BertConfig) -> tuple[str, ...]:
-    """Return the names in trace/table.py of the L + 1 hidden states."""
-    first = FIRST_STATES[config.embedding_size != config.hidden_size]
-    states = (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
-    return (*states[:-1], "final_norm") if config.family.norms_first else states
+    """Return the names of the L + 1 hidden states."""
+    return tuple(Layout.of(Sizes.of(config, pooler=False, head=None)).states())
 
 
 def both_names(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The names of the values that one model computes: shapes, aliases, patterns. table.py says what they mean."""
+"""The names of the values that one model computes: shapes, aliases, patterns. layout.py says what they mean."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from minibert._utils.validation import brief, counted
-from minibert.bert import weights
 from minibert.bert.families import FAMILIES
-from minibert.trace.table import LAST_STATE, STATE_BEFORE, TWO_MEANINGS, Entry, Sizes, head_rows_of, rows_of
+from minibert.trace.layout import Entry, Layout, Sizes
+from minibert.trace.table import LAST_STATE, STATE_BEFORE, TWO_MEANINGS
 
 Record: TypeAlias = str | Iterable[str] | Callable[[str], bool]
 """Which names: a name, an alias or a pattern; several of these; or a function of the name that returns True or False.
@@ -57,90 +56,84 @@ class Names:
     Attributes
     ----------
     sizes : Sizes
+    states : list of str               the names of the hidden states
     look_ups : tuple of str            the names of the arguments of `Ops.embed`, in order
     specs : dict of str to Spec        the names that are computed
     by_module : dict of str to str     a module with weights -> the name of its output
-    activated : dict of str to str     a linear map that an activation follows -> the name of the activation's output
-    summed : dict of str to str        a linear map to which a residual is added -> the name of the sum, if it has one
+    after : dict of str to str         a linear map -> the name of its activation or of its sum with a residual
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        family, rows = FAMILIES[sizes.model_type], rows_of(sizes)
-        first, last = rows["embeddings"], rows.get("final", ()) + rows["pooler"] + head_rows_of(sizes)
-        self.look_ups = tuple(entry.path for entry in first if entry.formula.startswith("W["))
-        first_state = first[-1].path
-        everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in first]
-        everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in rows["layer"]]
-        everything += [(None, entry) for entry in last]
+        self._family, self._layout = FAMILIES[sizes.model_type], Layout.of(sizes)
+        self.states = self._layout.states()
+        self.look_ups = tuple(entry.path for entry in self._layout.embeddings if entry.kind == "rows")
         whole = sizes.num_layers == sizes.num_hidden_layers
         self.specs: dict[str, Spec] = {}
         self._not_computed: set[str] = set()
         self.by_module: dict[str, str] = {}
+        self.after: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, bool]] = {}
-        for layer, entry in everything:
+        before = ("", "")
+        for layer, entry in self._layout.rows():
             name = entry.path.format(i=layer)
-            if (layer, entry.symbol) == (0, "normed"):  # x itself
-                spellings = (name, *(alias.format(i=0) for alias in entry.aliases))
-                self._aliases |= dict.fromkeys(spellings, (first_state, False))
-                continue
-            if whole or entry in first or (layer is not None and layer < sizes.num_layers):
+            if whole or entry in self._layout.embeddings or (layer is not None and layer < sizes.num_layers):
                 self.specs[name] = self._spec(name, layer, entry)
             else:
                 self._not_computed.add(name)
-            if entry.weights:
-                self.by_module[entry.weights.format(i=layer)] = name
+            if entry.module:
+                self.by_module[entry.module.format(i=layer)] = name
+            if before[0] == "linear" and entry.kind in ("activation", "sum"):
+                self.after[before[1]] = name
+            before = entry.kind, name
             for by_head, aliases in ((False, entry.aliases), (True, entry.by_head)):
                 self._aliases |= {alias.format(i=layer): (name, by_head) for alias in aliases}
-        self.activated = {
-            previous.path.format(i=layer): entry.path.format(i=layer)
-            for (_, previous), (layer, entry) in pairwise(everything)
-            if entry.symbol in ("intermediate", "pooler", "transform_act")
-        }
-        # In ModernBERT no LayerNorm follows the sum of a linear map and a residual.
-        self.summed = {
-            f"{entry.path.format(i=layer)}.output.dense": entry.path.format(i=layer)
-            for layer, entry in everything
-            if family.norms_first and entry.symbol in ("attention", "output")
-        }
+        self._add_states()
+        self._add_head()
+        own = {module: self._family.own_path(module, sizes.head) for module in [*self.by_module, *self._identities()]}
         self._aliases |= {
-            family.own_path(module, sizes.head): (name, False)
-            for module, name in self.by_module.items()
-            if family.own_path(module, sizes.head) != module
+            path: self._aliases.get(module, (self.by_module.get(module, ""), False))
+            for module, path in own.items()
+            if path != module
         }
-        self._add_states(sizes, first_state)
 
     def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:
         """Pickle the sizes alone, because all the rest follows from them."""
         return Names, (self.sizes,)
 
-    def _add_states(self, sizes: Sizes, first: str) -> None:
-        """Add the names of hidden states that depend on their neighbours."""
-        states = [first, *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
-        norms_first = FAMILIES[sizes.model_type].norms_first
-        for i, state in enumerate(states[: sizes.num_hidden_layers]):
-            inputs = (*STATE_BEFORE[:2], "encoder.layer.{i}.attention.LayerNorm.input") if norms_first else STATE_BEFORE
+    def _identities(self) -> dict[str, str]:
+        """Return the LayerNorms that a layer does not have, which change nothing in transformers: module -> x."""
+        modules = [path for path in self._family.modules if "{i}" in path and path.endswith("LayerNorm")]
+        every = ((path.format(i=i), x) for i, x in enumerate(self.states[:-1]) for path in modules)
+        return {module: x for module, x in every if module not in self.by_module}
+
+    def _add_states(self) -> None:
+        """Add the names of hidden states that depend on their neighbours, and those of the inputs of LayerNorms."""
+        for i, state in enumerate(self.states[:-1]):
+            first = self._layout.layer(i)[0]
+            inputs = (*STATE_BEFORE[:2], f"{first.module}.input") if first.kind == "norm" else STATE_BEFORE
             self._aliases |= {alias.format(i=i): (state, False) for alias in inputs}
-        if norms_first and sizes.num_hidden_layers:
-            self._aliases["final_norm.input"] = (states[-1], False)
-            states[-1] = "final_norm"
-        for i, state in enumerate(states):
+        for module, state in self._identities().items():
+            self._aliases |= dict.fromkeys((module, f"{module}.input"), (state, False))
+        for entry in self._layout.final:
+            self._aliases[f"{entry.module}.input"] = (f"encoder.layer.{self.sizes.num_hidden_layers - 1}", False)
+        for i, state in enumerate(self.states):
             self._aliases[f"hidden_states.{i}"] = (state, False)
-        self._aliases |= dict.fromkeys(LAST_STATE, (states[-1], False))
-        if sizes.pooler:
-            self._aliases["pooler.input"] = (states[-1], False)
-        if sizes.head is None:
-            return
-        outputs = [entry.path for entry in head_rows_of(sizes)]
-        read = "pooler" if weights.HEADS[sizes.head].pooled and len(outputs) == 1 else states[-1]
-        if not (norms_first and weights.HEADS[sizes.head].pooled):
-            self._aliases[f"{outputs[0]}.input"] = (read, False)
-        if outputs == ["classifier"]:
-            self._aliases["dropout"] = (read, False)
-        if "cls.seq_relationship" in outputs:
-            self._aliases["cls.seq_relationship.input"] = ("pooler", False)
-        if len(outputs) == 1 or sizes.head == "BertForMaskedLM" or norms_first:
-            self._aliases["logits"] = (outputs[-1], False)
+        self._aliases |= dict.fromkeys(LAST_STATE, (self.states[-1], False))
+        if self._layout.pooler:
+            self._aliases["pooler.input"] = (self.states[-1], False)
+
+    def _add_head(self) -> None:
+        """Add the names of what the modules of a head read, and of the logits."""
+        head = self._layout.head
+        paths = {entry.symbol: entry.path for entry in (*self._layout.pooler, *head)} | {"x": self.states[-1]}
+        for entry in head:
+            if entry.formula.startswith(f"{entry.needs[0]} @ "):  # else it reads one row of each sequence
+                self._aliases[f"{entry.path}.input"] = (paths[entry.needs[0]], False)
+        if [entry.path for entry in head] == ["classifier"]:
+            self._aliases["dropout"] = self._aliases["classifier.input"]
+        if head and self.sizes.head != "BertForPreTraining":  # it has logits of two kinds
+            self._aliases["logits"] = (head[-1].path, False)
 
     def _spec(self, name: str, layer: int | None, entry: Entry) -> Spec:
         letters = entry.shape.strip("()").split(", ")
@@ -230,7 +223,7 @@ class Names:
 
     def symbol(self, layer: int, symbol: str) -> str:
         """Return the name of a symbol in one layer: (3, "probs") gives the name of the probs of layer 3."""
-        paths = [entry.path.format(i=layer) for entry in rows_of(self.sizes)["layer"] if entry.symbol == symbol]
+        paths = [entry.path.format(i=layer) for entry in self._layout.layer(layer) if entry.symbol == symbol]
         return paths[0] if paths else f"encoder.layer.{layer}.{symbol}"
 
     def _complaint(self, name: str, short: str, not_computed: bool) -> str:

@@ -19,8 +19,8 @@ from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted, some_of
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
+from minibert.trace.layout import Sizes
 from minibert.trace.names import Names, Spec
-from minibert.trace.table import Sizes
 
 if TYPE_CHECKING:
     from minibert.trace.page.document import Frame
@@ -408,7 +408,8 @@ def _read_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]
 
 
 def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
-    checked = Sizes(**sizes)
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in sizes.items()}
+    checked = Sizes(**values)
     for name in (*(field.name for field in dataclasses.fields(checked)[:6]), "embedding_size"):
         check_int(name, checked.hidden_size if getattr(checked, name) is None else getattr(checked, name), 0, 2**31 - 1)
     check_int("num_layers", checked.num_layers, 0, checked.num_hidden_layers)

@@ -89,11 +89,12 @@ class Tracer(WrappedOps):
     # --- the ops ------------------------------------------------------------------------------------------------------
 
     def embed(self, *look_ups: LookUp) -> FloatArray:
-        """Begin the next step, and deliver the look-ups."""
+        """Begin the next step, and deliver the look-ups and their sum."""
         tokens, batch = next(self.steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled, self.names.sizes.reads_any)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
-        return self.inner.embed(*map(self._look_up, self.names.look_ups, look_ups))
+        total = self.inner.embed(*map(self._look_up, self.names.look_ups, look_ups))
+        return self._pass("embeddings.LayerNorm.input", total)
 
     def _look_up(self, name: str, look_up: LookUp) -> LookUp:
         if not self._wants(name):
@@ -105,14 +106,13 @@ class Tracer(WrappedOps):
         return LookUp(changed, np.arange(len(rows), dtype=np.int32))
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        """Deliver the input and the result of the LayerNorm."""
-        x = self._pass(f"{norm.path}.input", x)
+        """Deliver the result of the LayerNorm."""
         return self._pass(self.names.by_module.get(norm.path, ""), self.inner.layer_norm(x, norm))
 
     def linear(
         self, x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: Any = None
     ) -> FloatArray:
-        """Deliver the result of each linear map and of the activation."""
+        """Deliver the result of each linear map, and of the activation or the sum."""
         y = self.inner.linear(x, linear, activation=activation, residual=residual)
         if len(linear.paths) > 1 and not linear.gated:
             return self._stacked(y, linear.paths)
@@ -124,8 +124,7 @@ class Tracer(WrappedOps):
             changed = list(map(self._pass, linear.paths, inner))
             if any(map(operator.is_not, changed, inner)):
                 y = _redo(y, inner, changed, activation, residual)
-        after = self.names.activated.get(name) or self.names.summed.get(name)
-        return y if after is None else self._pass(after, y)
+        return self._pass(self.names.after[name], y)
 
     def _stacked(self, y: FloatArray, paths: tuple[str, ...]) -> FloatArray:
         """Pass each block of columns of stacked maps; an edit is written into the result, a new array."""
@@ -294,8 +293,7 @@ class Recorder:
         rows = self._rows[spec.kind]
         # The output of the model holds the hidden states and the pooler's output too. Nobody else has the other arrays,
         # so they are not copied.
-        shared = "embeddings", "embeddings_project", f"encoder.layer.{spec.layer}", "final_norm", "pooler"
-        if len(value) == rows and name not in shared:
+        if len(value) == rows and name not in (*self._names.states, "pooler"):
             self.values[name] = value
             return
         if len(kept) != rows:

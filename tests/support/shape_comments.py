@@ -174,10 +174,12 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
         letters["N"], letters["K"] = frame.f_locals["weight"].shape
     caller: FrameType | None = frame
     while caller is not None:
-        if caller.f_code is reference.attention.__code__ and "end" in caller.f_locals:
+        if caller.f_code is reference.attention.__code__ and "end" in caller.f_locals:  # it and what it calls
             letters["S"] = int(caller.f_locals["end"] - caller.f_locals["start"])
         if caller.f_code in ONE_TOKEN_OF_EACH and caller is not frame and frame.f_code is not encoder.pooler.__code__:
             letters["T"] = dimensions["B"]
+        if caller.f_code is heads.result.__code__ and caller is not frame:  # its x has B rows after pooling
+            letters.setdefault("T", len(caller.f_locals["x"]))
         caller = caller.f_back
     return letters
 

@@ -16,7 +16,7 @@ import pytest
 from minibert import BertModel, BertTokenizer
 from minibert.cli import main
 from minibert.inside.explain import Explanation, explain
-from minibert.trace.table import rows_of
+from minibert.trace.layout import Layout
 from tests.support.checkpoints import random_checkpoint
 
 TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
@@ -134,10 +134,13 @@ def looked_up(step: Printed, model: BertModel) -> None:
 def check(explanation: Explanation, model: Any) -> None:
     """Recompute each step; the results are those of the trace."""
     printed = steps_of(explanation)
-    embeddings, layer, *after = ([row.symbol for row in rows] for rows in rows_of(explanation.trace.sizes).values())
-    last, first = model.config.num_hidden_layers - 1 in explanation.layers, layer[0] == "normed"
-    layers = [layer[first and i == 0 :] for i in explanation.layers]
-    assert [step.symbol for step in printed] == embeddings + [*chain(*layers)] + [*chain(*after)] * last
+    layout, last = Layout.of(explanation.trace.sizes), model.config.num_hidden_layers - 1 in explanation.layers
+    entries = [
+        *layout.embeddings,
+        *chain(*map(layout.layer, explanation.layers)),
+        *(layout.final + layout.pooler) * last,
+    ]
+    assert [step.symbol for step in printed] == [entry.symbol for entry in entries]
     kinds: dict[str, Callable[[Printed], None]] = {
         **dict.fromkeys(("embeddings_sum", "attention_sum", "output_sum"), added),
         **dict.fromkeys(("embeddings", "attention", "output"), normalised),
@@ -150,7 +153,7 @@ def check(explanation: Explanation, model: Any) -> None:
     }
     if model.config.family.is_gated:
         kinds["intermediate"] = gated
-    if model.config.family.norms_first:
+    if model.config.family.forward == "modernbert":
         kinds |= {"attention": added, "output": added}
         kinds |= dict.fromkeys(("normed", "attention_normed", "final"), normalised)
     for step, numbers in zip(printed, explanation.steps, strict=True):

@@ -14,9 +14,8 @@ import torch
 import minibert
 from minibert import BertModel, exact
 from minibert.models.stored import named_arrays
+from minibert.trace.layout import Layout
 from minibert.trace.names import Names
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
-from minibert.trace.table import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
 from tests.support import definition as float64
 from tests.support.definition import measure
@@ -72,7 +71,7 @@ class Formulas:
         }
 
     def evaluate(self, entry: Any, layer: int | None) -> np.ndarray:
-        module = entry.weights.format(i=layer)
+        module = entry.module.format(i=layer)
         W, b = self.arrays.get(f"{module}.weight"), self.arrays.get(f"{module}.bias")
         if module == "cls.predictions.decoder":
             W, b = self.arrays["embeddings.word_embeddings.weight"], self.arrays["cls.predictions.bias"]
@@ -111,10 +110,7 @@ def test_each_formula_and_shape_of_the_table_is_true(kind: str, odd_folder: Path
         "V": config.vocab_size,
         "N": 7,
     }
-    pooler = model.weights.pooler is not None
-    entries: list[tuple[int | None, Any]] = [(None, entry) for entry in EMBEDDINGS]
-    entries += [(i, entry) for i in range(config.num_hidden_layers) for entry in LAYER]
-    entries += [(None, entry) for entry in ((*POOLER,) if pooler else ()) + HEAD_ENTRIES.get(kind, ())]
+    entries = [*Layout.of(trace.sizes).rows()]
     assert [entry.path.format(i=i) for i, entry in entries] == list(trace)
     for b in range(2):
         formulas = Formulas(model, ids.reshape(2, 11)[b], types.reshape(2, 11)[b], np.arange(11))

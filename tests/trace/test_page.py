@@ -20,10 +20,10 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, Edit, SentenceTransformer, Trace
 from minibert.inside.sentences import vector_steps
+from minibert.trace.layout import Layout, all_entries
 from minibert.trace.page.data import HEAD_MEASURES, WORD_PLACES, three_digits
 from minibert.trace.page.document import page
 from minibert.trace.page.steps import steps
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, PROJECTION, rows_of
 from tests.support.checkpoints import random_checkpoint
 from tests.support.sentence_modules import dense, model_with_modules, random_tensors
 from tests.support.text_data import naughty_lines, needs_data
@@ -95,7 +95,7 @@ def test_the_payload_is_the_trace(trace: Trace) -> None:
     np.testing.assert_allclose(three_digits(attention["scores"]), three_digits(scores[..., :3]), rtol=0, atol=1e-8)
     for part, layers in (("embeddings", [None]), ("layer", range(6)), ("pooler", [None])):
         first, rms = (read(text["values"][part][key]) for key in ("first", "rms"))
-        entries = [entry for entry in rows_of(trace.sizes)[part] if "S, S" not in entry.shape]
+        entries = [entry for entry in Layout.of(trace.sizes).parts()[part] if "S, S" not in entry.shape]
         assert text["values"][part]["symbols"] == [entry.symbol for entry in entries]
         for i, layer in enumerate(layers):
             for j, entry in enumerate(entries):
@@ -293,9 +293,9 @@ def test_the_document_is_well_formed_and_asks_for_nothing(trace: Trace) -> None:
 
 
 def test_each_symbol_of_the_table_has_a_step_with_its_line_of_code() -> None:
-    for step in steps([*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER]):
-        assert step.words.endswith(".")
-        assert step.lines[0].file == "encoder.py"
+    for step in steps(all_entries()):
+        assert step.words.endswith("."), step.entry
+        assert step.lines[0].file in ("encoder.py", "modernbert.py")
         for file, number, text in step.lines:
             lines = (files("minibert.bert") / file).read_text(encoding="utf-8").splitlines()
             assert lines[number - 1].strip() == text

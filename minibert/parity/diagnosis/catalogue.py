@@ -297,11 +297,11 @@ _FITS: dict[str, Callable[[Model], bool]] = {
     "F1": lambda model: model.config.family.is_gated,
     "A13": lambda model: any(layer.window is not None for layer in model.weights.layers),
     "A14": lambda model: not model.config.family.has_relative_bias,
-    **dict.fromkeys(("C2", "N4.first"), lambda model: model.config.family.norms_first),
+    **dict.fromkeys(("C2", "N4.first"), lambda model: model.config.family.forward == "modernbert"),
     "N4.no-bias": functools.partial(_has_bias, ["output.LayerNorm"]),
     **dict.fromkeys(
         ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms", "H1.before-norm"),
-        lambda model: not model.config.family.norms_first,
+        lambda model: model.config.family.forward == "bert",
     ),
     **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, [_MODULES[name]]) for name in DENSE},
     "W2.attention.self": functools.partial(_has_bias, ["attention.self.query"]),

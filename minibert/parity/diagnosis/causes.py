@@ -82,7 +82,7 @@ def explain(
     inputs : mapping
         As the model takes them.
     name : str
-        The name of the value in trace/table.py: the result of the formula.
+        The name of the value in trace/layout.py: the result of the formula.
     value : float array in padded form
     known : str or several
         Patterns of names, as for `BertModel.trace`: the right values of these names went into the formula. The formula

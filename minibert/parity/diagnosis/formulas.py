@@ -20,11 +20,10 @@ from minibert.parity.diagnosis.forward import Here, distances
 from minibert.parity.diagnosis.mistake import Mistake, Part, part_mistake
 from minibert.parity.symbols import DENSE, ENTRIES, NORMS
 from minibert.parity.truth import InapplicableError, Padded, to_float16
-from minibert.trace.table import LAYER
 
 _EVERY = tuple(entry.symbol for entry in ENTRIES)
 _LOOKUPS = _EVERY[:3]
-IN_LAYER = (*(entry.symbol for entry in LAYER if entry.weights), "gate", "up", "normed", "attention_normed")
+IN_LAYER = tuple(dict.fromkeys(entry.symbol for entry in ENTRIES if entry.module and "{i}" in entry.path))
 
 
 # --- LayerNorm and activation -----------------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import encoder, modernbert, reference
+from minibert.bert import encoder, reference
+from minibert.bert.modernbert import LAYERS
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
 from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part
-from minibert.parity.symbols import names_of, states_of
+from minibert.parity.symbols import ENTRIES, names_of, states_of
 from minibert.parity.truth import Model, Padded
-from minibert.trace.table import EMBEDDINGS
 
 EMBEDDINGS_STAGE = -1
 """The stage before layer 0."""
@@ -215,8 +215,8 @@ class Forward(WrappedOps):
                 of_layer: dict[str, Any] = {"rotary": own.rotary, "window": own.window}
                 if own.attention_norm is None or layer.attention_norm is None:  # the first layer of ModernBERT has none
                     of_layer["attention_norm"] = own.attention_norm
-                forward = modernbert if self.config.family.norms_first else encoder
-                x = forward.encoder_layer(x, dataclasses.replace(layer, **of_layer), batch, self.config, self.ops)
+                run_layer = LAYERS[self.config.family.forward]
+                x = run_layer(x, dataclasses.replace(layer, **of_layer), batch, self.config, self.ops)
                 if self.states[stage + 1] == "final_norm" and self.weights.final_norm is not None:
                     self.layer_norm(x, self.weights.final_norm)
         return self._computed
@@ -248,7 +248,7 @@ class Forward(WrappedOps):
         """Compute the look-ups and their sum; one that the model does not have is zeros."""
         named = zip(self.names.look_ups, look_ups, strict=True)
         rows = {name: self._result_of(name, "rows", *look_up) for name, look_up in named}
-        words, *others = (entry.path for entry in EMBEDDINGS[:3])
+        words, *others = (entry.path for entry in ENTRIES if entry.kind == "rows")
         added = (rows.get(name, np.zeros_like(rows[words])) for name in others)
         return self._result_of("embeddings.LayerNorm.input", "total", rows[words], *added)
 
@@ -264,13 +264,12 @@ class Forward(WrappedOps):
         names = [self._placed(path) for path in linear.paths]
         ys = [self._result_of(name, "dense", x, linear, index) for index, name in enumerate(names)]
         if linear.gated:
-            return self._result_of(self.names.activated[names[1]], "gate", *ys, activation)
+            return self._result_of(self.names.after[names[1]], "gate", *ys, activation)
         y, name = np.concatenate(ys, axis=1) if len(ys) > 1 else ys[0], names[0]
         if activation is not None:
-            y = self._result_of(self.names.activated[name], "activation", y, activation)
+            y = self._result_of(self.names.after[name], "activation", y, activation)
         if residual is not None:
-            total = self.names.summed.get(name, f"{name.removesuffix('dense')}LayerNorm.input")
-            y = self._result_of(total, "add", y, residual)
+            y = self._result_of(self.names.after[name], "add", y, residual)
         return y
 
     def attention(self, inputs: AttentionInput, **returned: Any) -> AttentionOutput:
@@ -294,7 +293,7 @@ class Forward(WrappedOps):
         def probs_of() -> Any:
             at = self._here(probs_name)
             masked = self.part("mask", at, scores, self.visible)
-            if self.config.family.norms_first:  # a hidden query may have no token in its window
+            if self.config.family.has_windows:  # a hidden query may have no token in its window
                 masked = np.where(np.isneginf(masked).all(axis=-1, keepdims=True), masked.dtype.type(0), masked)
             return self.part("softmax", at, masked)
 

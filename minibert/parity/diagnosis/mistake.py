@@ -64,7 +64,7 @@ class Mistake:
     cure : str
         What to change; it names the call in common frameworks. The same words may be in it.
     symbols : tuple of str
-        The values of trace/table.py that are computed differently. Everything after them differs too.
+        The values of trace/layout.py that are computed differently. Everything after them differs too.
     parts : mapping of str to Part
         What it does in the place of parts of forward.py.
     inputs : function of `Padded` and the config, optional

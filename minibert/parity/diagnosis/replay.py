@@ -25,7 +25,7 @@ from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part, Re
 from minibert.parity.diagnosis.recipes import vector
 from minibert.parity.symbols import DENSE, names_of, states_of, symbol_of
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, unmasked
-from minibert.trace.table import head_rows_of, rows_of
+from minibert.trace.layout import Layout
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
@@ -194,16 +194,12 @@ class Replay:
         needs: dict[str, tuple[str, ...]] = {VECTOR: self.states[-1:]}
         if self.recipe is not None and self.recipe.pooling == "pooler":
             needs[VECTOR] = ("pooler",)
-        rows = rows_of(self.names.sizes)
-        for part, entries in {**rows, "pooler": rows["pooler"] + head_rows_of(self.names.sizes)}.items():
-            for i in range(len(self.states) - 1) if part == "layer" else [-1]:
-                x = f"encoder.layer.{len(self.states) - 2}" if part == "final" else self.states[i]
-                names = {"output": x} | {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": x}
-                if i == 0 and "normed" in names:
-                    names["normed"] = x  # layer 0 of ModernBERT does not have a first LayerNorm
-                for entry in entries:
-                    if names[entry.symbol] != x:
-                        needs[names[entry.symbol]] = tuple(names[symbol] for symbol in entry.needs if symbol in names)
+        names: dict[str, str] = {}  # of each symbol; x is the state that goes into the layer, or the last one
+        for layer, entry in Layout.of(self.names.sizes).rows():
+            name = entry.path.format(i=layer)
+            names["x"] = self.states[-1 if layer is None else layer]
+            needs[name] = tuple(names[symbol] for symbol in entry.needs)
+            names[entry.symbol] = name
 
         # The names are in the order of the forward pass, so that what a name needs is known before it.
         closed: dict[str, frozenset[str]] = {}

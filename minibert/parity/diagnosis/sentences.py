@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE, both_names, symbol_of
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, mask_of, rms, round_to, unmasked
-from minibert.trace.table import head_rows_of, rows_of
+from minibert.trace.layout import Layout
 
 
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
@@ -77,8 +76,7 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
     if untried:
         text += f". Combinations of mistakes were not tried for {some_of(untried, 1)}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
-    sizes = search.replay.names.sizes
-    entries = itertools.chain(*rows_of(sizes).values(), head_rows_of(sizes))
+    entries = (entry for _, entry in Layout.of(search.replay.names.sizes).rows())
     remedy += next((f": {row.symbol} = {row.formula}." for row in entries if row.symbol == symbol_of(first)), ".")
     if len(segment) > 1:
         missing = sorted(segment - {first})

@@ -20,7 +20,7 @@ class Cause(NamedTuple):
 
 
 Site: TypeAlias = tuple[str, int | None]
-"""The symbol of a value in trace/table.py, and its layer."""
+"""The symbol of a value in trace/layout.py, and its layer."""
 
 _WHERE = {"embeddings": "in the embeddings", "attention": "after attention", "output": "after the feed forward"}
 _WHERE |= {f"{block}_sum": where for block, where in _WHERE.items()}

@@ -79,7 +79,7 @@ _WEIGHTS_OF = {
     **{"attention": "attention_norm", "output": "output_norm", "gate": "intermediate", "up": "intermediate"},
     **{"normed": "attention_norm", "attention_normed": "output_norm"},
 }
-_MODULES = {entry.symbol: entry.weights.removeprefix("encoder.layer.{i}.") for entry in ENTRIES if entry.weights}
+_MODULES = {entry.symbol: entry.module.removeprefix("encoder.layer.{i}.") for entry in ENTRIES if entry.module}
 _STACKED = (wrong.IN_LAYER[:3], ("gate", "up"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert.bert.ops import RelativeBias
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import Forward, Here
 from minibert.parity.diagnosis.mistake import Mistake
@@ -68,8 +69,8 @@ def _numbers(forward: Forward, inputs: Padded) -> Iterator[np.ndarray]:
         at = at._replace(name=f"{path}.scores")
         size = forward.part("window", at, layers[i].window)
         yield np.minimum(farthest, farthest if size is None else size)
-        if (bias := layers[i].bias_of(batch)) is not None:
-            yield forward.part("bias", at, bias)[:, : farthest + 1, : farthest + 1]
+        if (table := layers[i].relative_bias) is not None:
+            yield forward.part("bias", at, RelativeBias(table, batch.columns))[:, : farthest + 1, : farthest + 1]
         if (rotary := layers[i].rotation_of(batch)) is not None:
             rotation = forward.part("rotation", at._replace(name=f"{path}.query.rotated"), rotary)
             yield rotation.table[rotation.positions][mask.ravel()]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
+from minibert.trace.layout import Layout
 from minibert.trace.page.steps import VectorStep
-from minibert.trace.table import rows_of
 
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
@@ -146,7 +146,7 @@ def text_data(
 def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
     parts: dict[str, Any] = {}
-    for part, entries in rows_of(trace.sizes).items():
+    for part, entries in Layout.of(trace.sizes).parts().items():
         layers: Sequence[int | None] = choice.layers if part == "layer" else [None]
         rows = [entry for entry in entries if "S, S" not in entry.shape]
         names = [[entry.path.format(i=layer) for entry in rows] for layer in layers]
@@ -184,7 +184,7 @@ def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | N
 
     The shares of a token add up to 1. A row that points away from the sum has a negative one.
     """
-    names = [entry.path for entry in rows_of(trace.sizes)["embeddings"]]
+    names = [entry.path for entry in Layout.of(trace.sizes).embeddings]
     names = names[: names.index("embeddings")]
     if not set(names) <= set(trace.names):
         return None

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
+from minibert.trace.layout import Layout
 from minibert.trace.page import data
 from minibert.trace.page.data import Choice, Guesses, Payload, visible
 from minibert.trace.page.steps import VectorStep, steps
-from minibert.trace.table import rows_of
 
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
@@ -141,7 +141,7 @@ def _all_steps(trace: Trace, vector: Sequence[VectorStep]) -> dict[str, list[dic
             (entry.symbol, entry.path, entry.formula, words, lines, entry.shape)
             for entry, words, lines in steps(entries, trace.activation)
         ]
-        for part, entries in rows_of(trace.sizes).items()
+        for part, entries in Layout.of(trace.sizes).parts().items()
     }
     if vector:
         parts["vector"] = [(*step[:5], f"(B, {len(step.values[0])})") for step in vector]
