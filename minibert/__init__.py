@@ -12,11 +12,10 @@ To read how it works, begin with bert/tiny.py, then bert/encoder.py, bert/refere
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from minibert._utils.foreign import ALIASES, Finder, missing_names
+from minibert._utils.foreign import add_aliases, missing_names
 from minibert._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
-    if name in (*_PUBLIC_MODULES, *_MODULES) or f"minibert.{name}" in ALIASES:
+    if name in (*_PUBLIC_MODULES, *_MODULES):
         return import_module(f"minibert.{name}")
     from minibert.bert.families import NAMES, bert_class, family_of_class
 
@@ -127,7 +126,7 @@ def __getattr__(name: str) -> Any:
 
 
 _refuse = missing_names("minibert", __all__)
-sys.meta_path.append(Finder)
+add_aliases()
 
 
 def __dir__() -> list[str]:

@@ -131,6 +131,12 @@ def test_import_minibert_loads_no_heavy_library_until_one_is_used() -> None:
     assert not loaded & HEAVY
 
 
+def test_import_minibert_does_not_change_how_other_modules_are_imported() -> None:
+    code = "import sys; before = [*sys.meta_path], [*sys.path_hooks]; import minibert, minibert.cross_encoder as names; "
+    code += "print(names.CrossEncoder.__name__, before == (sys.meta_path, sys.path_hooks))"
+    assert printed(code).split() == ["CrossEncoder", "True"]
+
+
 def test_a_run_on_numpy_imports_neither_numba_nor_the_hub_client(tmp_path: Path) -> None:
     from tests.support.checkpoints import random_checkpoint
 

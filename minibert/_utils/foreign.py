@@ -1,7 +1,6 @@
 """Names that other libraries have and minibert does not: the error says what to use instead.
 
-A module calls `missing_names` for its ``__getattr__``. `Finder` sees ``from module import name`` and ``import
-module.name``, for which Python would drop the message of an AttributeError.
+A module calls `missing_names` for its ``__getattr__``.
 """
 
 from __future__ import annotations
@@ -79,10 +78,15 @@ def missing_names(module: str, own: Collection[str]) -> Callable[[str], Any]:
     """
 
     def refuse(name: str) -> Any:
+        if f"{module}.{name}" in ALIASES:
+            return import_module(f"{module}.{name}")
         if message := _message(module, name):
             if module == "minibert" and _ARCHITECTURE.fullmatch(name):
                 return _Refusing(name, (), {"__doc__": message, "__module__": module})
-            raise AttributeError(message)
+            # ``from module import name`` would drop the message of an AttributeError.
+            frame = sys._getframe(1)
+            callers = [one.f_code.co_name for one in (frame, frame.f_back) if one is not None]
+            raise (ImportError if "_handle_fromlist" in callers else AttributeError)(message)
         import difflib
 
         nearest = difflib.get_close_matches(name, own, 3, 0.5)
@@ -95,7 +99,6 @@ def missing_names(module: str, own: Collection[str]) -> Callable[[str], Any]:
 # Classes of other architectures in transformers, such as GPT2Tokenizer or DPRContextEncoder, and of its pipelines.
 _ARCHITECTURE = re.compile(r"[A-Z]\w*?(Tokenizer|TokenizerFast|Config|Model|Encoder|For[A-Z]\w+)")
 _PIPELINE = re.compile(r"([A-Z][a-z]\w+)Pipeline")
-_HOMES = ("minibert.util", "minibert.cross_encoder", "minibert.sparse_encoder", "minibert.sentence_transformer")
 
 
 def _message(module: str, name: str) -> str | None:
@@ -120,30 +123,18 @@ class _Refusing(type):
         raise AttributeError(cls.__doc__)
 
 
-class Finder:
-    """Import submodules by the names that other libraries use, or raise an ImportError that says what to use."""
+def add_aliases() -> None:
+    """Make the modules of `ALIASES`. Each reads its names from minibert's module when it is asked for one."""
+    for name, home in ALIASES.items():
+        module: Any = sys.modules.setdefault(name, ModuleType(name, f"The names of {home}."))
+        module.__spec__ = ModuleSpec(name, None)
+        module.__getattr__ = partial(_read, home)
+        module.__dir__ = partial(_names, home)
 
-    @staticmethod
-    def find_spec(fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the spec of an alias; Python asks this finder last."""
-        if fullname in ALIASES:
-            return ModuleSpec(fullname, Finder, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
-        module, _, name = fullname.rpartition(".")
-        message = _message(module, name)
-        if module in _INSTEAD and name in getattr(sys.modules[module], "__all__", ()):
-            message = f"{fullname} is not a module. Write: from {module} import {name}"
-        if not message and module in _HOMES and not name.startswith("_"):
-            message = f"{fullname} is a module of sentence-transformers; minibert has its functions in minibert.util"
-        if message:
-            raise ImportError(message, name=module)
-        return None
 
-    @staticmethod
-    def create_module(spec: ModuleSpec) -> None:
-        """Let Python make the module."""
+def _read(home: str, name: str) -> Any:
+    return getattr(import_module(home), name)
 
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
-        """Let the alias read its names from minibert's module."""
-        home = import_module(ALIASES[module.__name__])
-        module.__dict__.update(__getattr__=partial(getattr, home), __dir__=partial(dir, home))
+
+def _names(home: str) -> list[str]:
+    return dir(import_module(home))
