@@ -132,8 +132,8 @@ def test_import_minibert_loads_no_heavy_library_until_one_is_used() -> None:
 
 
 def test_import_minibert_does_not_change_how_other_modules_are_imported() -> None:
-    code = "import sys; before = [*sys.meta_path], [*sys.path_hooks]; import minibert, minibert.cross_encoder as names; "
-    code += "print(names.CrossEncoder.__name__, before == (sys.meta_path, sys.path_hooks))"
+    code = "import sys; before = [*sys.meta_path], [*sys.path_hooks]; import minibert, minibert.cross_encoder as n; "
+    code += "print(n.CrossEncoder.__name__, before == (sys.meta_path, sys.path_hooks))"
     assert printed(code).split() == ["CrossEncoder", "True"]
 
 
