@@ -20,8 +20,10 @@ from minibert import SentenceTransformer
 from minibert.encode.options import EncodeOptions
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
+from tests.support import rerankers
 from tests.support.checkpoints import sentence_model
 from tests.support.outcomes import printed
+from tests.support.sentence_heads import SEQUENCE, model_folder
 
 TEXTS = ["A cat sleeps.", "The kitten naps.", "A dog barks.", "Stocks fell.", "Rates rise.", "Bonds"]
 
@@ -214,6 +216,16 @@ def test_base_classes_and_registers_of_other_libraries(prompted: Path, tmp_path:
     np.testing.assert_array_equal(both, model.encode(["a", "b c"]))
     np.testing.assert_array_equal(words, model.encode(["a"]))
     np.testing.assert_array_equal(unit, model.encode(["a", "b c"], normalize_embeddings=True))
+
+
+def test_rankers_hold_what_haystack_and_langchain_answer(tmp_path: Path) -> None:
+    """For every value in `meta`, equal ids and absent content; the libraries themselves: tests/clients."""
+    folder = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1, scale=20.0)
+    fakes = {"haystack.py": rerankers.FAKE_HAYSTACK}
+    fakes |= {"langchain_core/__init__.py": "", "langchain_core/documents.py": rerankers.FAKE_LANGCHAIN}
+    first = f"MODEL, THEIRS = {str(folder)!r}, ()"
+    program = "\n".join((first, rerankers.HAYSTACK, rerankers.LANGCHAIN))
+    assert run_with(fakes, program, tmp_path / "fakes").split("\n")[:2] == ["equal 100 True", "equal 76"]
 
 
 def test_a_library_that_is_not_installed(tmp_path: Path) -> None:

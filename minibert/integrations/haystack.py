@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from haystack import Document, component
@@ -48,8 +49,9 @@ class HaystackDocumentEmbedder(_Embedder):
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Return ``{"documents": [...]}``: copies of the documents, with `embedding` set."""
-        vectors = self._loaded.encode_document([document.content for document in documents], **self._options).tolist()
+        """Return ``{"documents": [...]}``: copies with `embedding` set. A document without content is ""."""
+        texts = [document.content or "" for document in documents]
+        vectors = self._loaded.encode_document(texts, **self._options).tolist()
         pairs = zip(documents, vectors, strict=True)
         return {"documents": [replace(document, embedding=vector) for document, vector in pairs]}
 
@@ -67,7 +69,8 @@ class HaystackRanker:
     score_threshold : float, optional
         Leave out documents with a lower score.
     meta_fields_to_embed : list of str, optional
-        Fields of `meta` that are put before the content, each with `embedding_separator` behind it.
+        Fields of `meta` that are put before the content, each with `embedding_separator` behind it. A field that is
+        missing or None is left out, as Haystack does it.
     predict_options : dict, optional
         Passed to every `rank`, such as ``{"truncation": "silent"}``.
     """
@@ -90,14 +93,21 @@ class HaystackRanker:
     def run(
         self, query: str, documents: list[Document], top_k: int | None = None, score_threshold: float | None = None
     ) -> dict[str, Any]:
-        """Return ``{"documents": [...]}``: copies with `score` set, the best first; of equal ids there is one."""
-        unique = list({document.id: document for document in documents}.values())
+        """Return ``{"documents": [...]}``: copies with `score` set, the best first.
+
+        Of documents with one id, the first one with the highest score is taken; no score is the lowest.
+        """
+        groups: dict[str, list[Document]] = {}
+        for document in documents:
+            groups.setdefault(document.id, []).append(document)
+        unique = [max(same, key=lambda one: -inf if one.score is None else one.score) for same in groups.values()]
         most = self.top_k if top_k is None else top_k
         least = self.score_threshold if score_threshold is None else score_threshold
         ranked = self._loaded.rank(query, list(map(self._text, unique)), most, **(self.predict_options or {}))
         scored = [replace(unique[hit["corpus_id"]], score=hit["score"]) for hit in ranked]
         return {"documents": [document for document in scored if least is None or document.score >= least]}
 
-    def _text(self, document: Document) -> Any:
-        fields = [str(document.meta[name]) for name in self.meta_fields_to_embed or () if document.meta.get(name)]
-        return self.embedding_separator.join([*fields, document.content or ""]) if fields else document.content
+    def _text(self, document: Document) -> str:
+        values = [document.meta.get(name) for name in self.meta_fields_to_embed or ()]
+        fields = [str(value) for value in values if value is not None]
+        return self.embedding_separator.join([*fields, document.content or ""])

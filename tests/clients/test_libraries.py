@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minibert import SentenceTransformer
+from tests.support import rerankers
 from tests.support.client_programs import MINIBERT, STAND_IN, TEXTS, assert_close, needs, run_client
 from tests.support.sentence_heads import SEQUENCE, model_folder
 
@@ -168,19 +169,16 @@ def test_haystack(tmp_path: Path, minilm_folder: Path) -> None:
         alone.add_component("text", HaystackTextEmbedder(MODEL))
         loaded = Pipeline.loads(alone.dumps(), allowed_modules=["minibert.integrations.haystack"])
         again = loaded.run({"text": {"text": TEXTS[0]}})["text"]["embedding"]
-        try:
-            HaystackDocumentEmbedder(MODEL).run([Document(content=None)])
-        except TypeError as error:
-            refused = str(error)
+        (empty,) = HaystackDocumentEmbedder(MODEL).run([Document(content=None)])["documents"]
         vectors, contents = [d.embedding for d in documents], [d.content for d in found]
-        answer([vectors, contents, again, refused])
+        answer([vectors, contents, again, empty.embedding])
         """
-    vectors, found, again, refused = run_client(program, tmp_path, minilm_folder)["value"]
+    vectors, found, again, empty = run_client(program, tmp_path, minilm_folder)["value"]
     model = SentenceTransformer(minilm_folder)
     assert_close(vectors, model.encode_document(TEXTS).tolist())
     assert_close(again, model.encode_query(TEXTS[0]).tolist())
     assert set(found) == {"The kitten naps on the mat.", "A cat sleeps."}
-    assert "inputs[0] is NoneType" in refused
+    assert_close(empty, model.encode_document("").tolist())
 
 
 RERANKED = """
@@ -206,7 +204,7 @@ def test_haystack_ranks(tmp_path: Path) -> None:
     ranker = HaystackRanker(CrossEncoder(MODEL), top_k=None, meta_fields_to_embed=["number"], embedding_separator=" ")
     every = ranker.run("cats", documents)["documents"]
     best = ranker.run("cats", documents, score_threshold=every[1].score)["documents"]
-    texts = [TEXTS[0], *(f"{{i}} {{text}}" for i, text in enumerate(TEXTS) if i)]  # a field that is 0 is left out
+    texts = [f"{{i}} {{text}}" for i, text in enumerate(TEXTS)]
     with_meta = [one["score"] for one in CrossEncoder(MODEL).rank("cats", texts)]
     pairs = [[one.meta["number"], one.score] for one in found]
     first, nothing = (ranker.run("cats", some, top_k=1)["documents"] for some in (documents, []))
@@ -214,6 +212,37 @@ def test_haystack_ranks(tmp_path: Path) -> None:
     answer([pairs == expected, scores == with_meta, len(best), nothing, first == every[:1], documents[0].score])
     """
     assert run_client(program, tmp_path, folder)["value"] == [True, True, 2, [], True, None]
+
+
+def test_haystacks_own_ranker_answers_the_same(tmp_path: Path) -> None:
+    needs("haystack-ai", "sentence-transformers-haystack")
+    folder = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1, scale=20.0)
+    theirs = """
+    from haystack_integrations.components.rankers.sentence_transformers import SentenceTransformersSimilarityRanker
+    THEIRS = (SentenceTransformersSimilarityRanker,)
+    """
+    program = f"{rerankers.HAYSTACK}answer(len(expected))"
+    assert run_client(program, tmp_path, folder, first=textwrap.dedent(theirs))["value"] == 100
+
+
+def test_langchains_own_reranker_answers_the_same(tmp_path: Path) -> None:
+    needs("langchain-core", "langchain-classic")
+    folder = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1, scale=20.0)
+    theirs = """
+    from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
+    from langchain_classic.retrievers.document_compressors.cross_encoder import BaseCrossEncoder
+
+    def reranker(model, top_n):
+        class Scores(BaseCrossEncoder):
+            def score(self, pairs):
+                return model.predict(pairs)
+
+        return CrossEncoderReranker(model=Scores(), top_n=top_n)
+
+    THEIRS = (reranker,)
+    """
+    program = f"{rerankers.LANGCHAIN}answer(len(documents))"
+    assert run_client(program, tmp_path, folder, first=textwrap.dedent(theirs))["value"] == 76
 
 
 def test_langchain_reranks(tmp_path: Path) -> None:
