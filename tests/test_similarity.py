@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tracemalloc
 import warnings
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from sentence_transformers import util
 
+from minibert import util as ours_util
 from minibert.vectors import search, similarity
 from minibert.vectors.similarity import cos_sim, normalize_embeddings, quantize_embeddings, truncate_embeddings
 from tests.support.refusals import Refused, check_refused
@@ -96,6 +98,71 @@ def test_quantized_as_theirs(precision: str) -> None:
                 quantize_embeddings(embeddings, precision, **options),
                 util.quantize_embeddings(embeddings, precision, **options),
             )
+
+
+# Vectors of tokens, as MultiVectorEncoder.encode gives them: of one length (queries), of several, of no token.
+TOKENS = {
+    name: np.split(MANY, np.cumsum(lengths))[: len(lengths)]
+    for name, lengths in {"one length": (40,) * 4, "several": (60, 1, 0, 90), "one text": (130,)}.items()
+}
+_SCALES = {"ranges": np.stack([MANY.min(0) * 0.5, MANY.max(0) * 0.5])}
+OF_TOKENS = {
+    **{
+        f"quantize_embeddings {name}": ({"precision": name}, True)
+        for name in similarity.PRECISIONS
+        if name != "float16"
+    },
+    "quantize_embeddings ranges": ({"precision": "int8", **_SCALES}, True),
+    "quantize_embeddings calibration": ({"precision": "uint8", "calibration_embeddings": MANY}, True),
+    **{f"{name}{way}": (2, True) for name in ("maxsim", "mean_maxsim") for way in ("", "_pairwise")},
+    **{f"{way}{name}_sim": (2, False) for name in ("cos", "euclidean", "manhattan") for way in ("", "pairwise_")},
+    **dict.fromkeys(("dot_score", "pairwise_dot_score", "semantic_search"), (2, False)),
+    **dict.fromkeys(("community_detection", "paraphrase_mining_embeddings"), (1, False)),
+}
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("lengths", TOKENS)
+@pytest.mark.parametrize("call", OF_TOKENS)
+def test_lists_of_token_vectors(call: str, lengths: str, tensors: bool) -> None:
+    """Functions of token vectors answer as theirs; those of vectors refuse them and name the argument."""
+    given = [torch.from_numpy(text) for text in TOKENS[lengths]] if tensors else TOKENS[lengths]
+    function, (options, has_them) = call.split()[0], OF_TOKENS[call]
+    arguments = [given] * (options if isinstance(options, int) else 1)
+    options = options if isinstance(options, dict) else {}
+    if not has_them:
+        with pytest.raises((TypeError, ValueError), match=r"^(a|embeddings|query_embeddings)\b"):
+            getattr(ours_util, function)(*arguments, **options)
+        return
+    found, expected = (getattr(module, function)(*arguments, **options) for module in (ours_util, util))
+    assert len(found) == len(expected)
+    assert isinstance(found, list) == isinstance(expected, list)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=0 if options else 1e-5)
+        assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+
+
+def test_every_function_of_embeddings_has_a_row() -> None:
+    rows = {call.split()[0] for call in OF_TOKENS}
+    others = {"normalize_embeddings", "truncate_embeddings"}  # any number of axes
+    others |= {"semantic_search_faiss", "semantic_search_usearch"}  # quantized vectors
+    taking = {
+        name
+        for name in ours_util.__all__
+        if callable(function := getattr(ours_util, name))
+        and not inspect.isclass(function)
+        and {"a", "embeddings", "query_embeddings"} & {*inspect.signature(function).parameters}
+    }
+    assert taking - others == rows | {"pytorch_cos_sim", "information_retrieval"} & taking
+
+
+def test_token_vectors_that_cannot_be_quantized() -> None:
+    (first, *_), wide = TOKENS["several"], np.zeros((2, 44), np.float32)
+    for wrong, error in (([first, wide], ValueError), ([first, MANY[0]], ValueError), ([first.astype("U")], TypeError)):
+        with pytest.raises(error, match="embeddings"):
+            quantize_embeddings(wrong, "binary")
+    with pytest.raises(ValueError, match="embeddings holds NaN"):
+        quantize_embeddings([first, first * np.nan], "int8")
 
 
 def test_values_that_cannot_be_quantized() -> None:

@@ -159,10 +159,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     """
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"These scores are an array of NumPy, which has no {name!r}. For a tensor: torch.tensor(scores), or "
-            "give tensors, as encode(..., convert_to_tensor=True) makes them."
-        )
+        raise AttributeError(f"This is an array of NumPy, which has no {name!r}. For a tensor: torch.tensor(array).")
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
         """Return the scores as a plain array that shares their memory."""

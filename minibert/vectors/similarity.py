@@ -300,7 +300,7 @@ def quantize_embeddings(
 
     Parameters
     ----------
-    embeddings : array-like or tensor of shape (n, H), or (H,); floats
+    embeddings : array-like or tensor of shape (n, H), or (H,), or list of n arrays or tensors (tokens, H); floats
     precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
         float16 rounds each number to 11 bits; sentence-transformers does not have it. int8 and uint8 have 256
         levels in the range of each feature. binary and ubinary keep one bit per feature, 1 if it is above 0, packed
@@ -313,7 +313,8 @@ def quantize_embeddings(
     Returns
     -------
     ndarray, also for tensors, as in sentence-transformers
-        Of shape (n, H), or (n, H / 8 rounded up) for binary (int8) and ubinary (uint8).
+        Of shape (n, H), or (n, H / 8 rounded up) for binary (int8) and ubinary (uint8). For a list of arrays of tokens,
+        as `MultiVectorEncoder.encode` gives it, a list: all texts have the same ranges.
 
     Raises
     ------
@@ -327,6 +328,12 @@ def quantize_embeddings(
         The ranges come from fewer than 100 vectors, so other texts will have values outside the ranges.
     """
     check_choice("precision", precision, PRECISIONS)
+    if isinstance(embeddings, list) and getattr(embeddings[0] if embeddings else None, "ndim", 0) == 2:
+        texts = [as_array("embeddings", text) for text in embeddings]
+        if len(widths := {text.shape[1:] for text in texts}) > 1:
+            raise ValueError(f"embeddings has texts (tokens, H) with H = {sorted(widths)}; expected one H.")
+        levels = quantize_embeddings(np.concatenate(texts), precision, ranges, calibration_embeddings)
+        return np.split(levels, np.cumsum([len(text) for text in texts])[:-1])
     x = as_array("embeddings", embeddings)
     if x.dtype.kind != "f" or x.ndim not in (1, 2):
         raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
