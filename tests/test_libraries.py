@@ -9,7 +9,9 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -518,3 +520,30 @@ def test_sdist_wheel_and_hashes(tmp_path: Path, minilm_folder: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     assert run(tmp_path / "unpacked", model, program) == "[]\n"
+
+
+@pytest.mark.slow
+def test_the_loop_of_the_page_in_a_fresh_environment(tmp_path: Path) -> None:
+    """The commands of "Change a kernel" as they stand; pip fetches what they need."""
+    clone, environment = tmp_path / "clone", tmp_path / "environment"
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "built"))
+    venv.create(environment, with_pip=True)
+    lowest = next(name for name, level in reversed(LEVELS.items()) if level.machine == libraries.MACHINE)
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MINIBERT_"))}
+    variables |= {"PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}", "MINIBERT_KERNELS": lowest}
+
+    def command(line: str) -> tuple[int, str]:
+        done = subprocess.run(line, shell=True, cwd=clone, env=variables, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    page = (ROOT / "minibert" / "kernels" / "README.md").read_text(encoding="utf-8")
+    prepare, again = page.partition("## Change a kernel")[2].split("```")[1].removeprefix("sh\n").splitlines()
+    check = "python -c 'from minibert.kernels.libraries import libraries; print(*libraries())'"
+    for line, expected in ((prepare, 0), (check, 0), (None, 0), (check, 1), (again, 0), (check, 0)):
+        if line is None:
+            with (clone / "minibert" / "kernels" / "tile.py").open("a", encoding="utf-8") as file:
+                file.write("\n# changed\n")
+            continue
+        code, output = command(line)
+        assert code == expected, f"{line}\n{output}"
+    assert output.split() == [lowest]

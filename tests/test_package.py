@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import json
 import platform
 import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,44 @@ def imports_at_the_top(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from imports(node)
+
+
+@functools.cache
+def imports_of_file(path: Path) -> tuple[frozenset[str], frozenset[Path]]:
+    """Return the libraries and our own files that are imported when a file of the clone is."""
+    libraries, files = set(), set()
+    for name in imports_at_the_top(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = name.split(".")
+        if parts[0] not in ("minibert", "benchmarks", "tests"):
+            libraries.add(parts[0])
+            continue
+        places = (ROOT.joinpath(*parts[:end]) for end in range(len(parts), 0, -1))
+        found = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+        files.add(next(file for file in found if file.is_file()))
+    return frozenset(libraries - sys.stdlib_module_names), frozenset(files)
+
+
+@pytest.mark.parametrize(("folder", "extra"), [("benchmarks", "bench"), ("tests", "test")])
+def test_an_extra_brings_what_its_folder_imports(folder: str, extra: str) -> None:
+    """Also what minibert's own modules import there: benchmarks.ops imports the kernels' compiler."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    waiting = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    brought: set[str] = set()
+    while waiting:
+        name = re.split(r"[^\w.-]", waiting.pop())[0].lower().replace("_", "-")
+        if name not in brought:
+            brought.add(name)
+            with contextlib.suppress(metadata.PackageNotFoundError):  # one of another system
+                waiting += [line for line in metadata.requires(name) or () if "extra ==" not in line]
+    homes = metadata.packages_distributions()
+    files, seen = {*(ROOT / folder).rglob("*.py")}, set()
+    while files:
+        seen.add(path := files.pop())
+        libraries, ours = imports_of_file(path)
+        files |= ours - seen
+        for library in libraries:
+            names = {name.lower().replace("_", "-") for name in homes.get(library, [library])}
+            assert names & brought, f"{path.relative_to(ROOT)} imports {library}, which .[{extra}] does not bring"
 
 
 def our_imports(name: str, *, at_once: bool = False) -> set[str]:

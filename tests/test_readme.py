@@ -237,6 +237,7 @@ def test_verbs_and_flags_in_the_prose_exist(name: str) -> None:
     assert unknown_flags(prose) == []
     modules = re.findall(r"python -m ((?:minibert|benchmarks)[\w.]*\w)", PAGES[name])
     assert [module for module in modules if importlib.util.find_spec(module) is None] == []
+    assert [file for file in re.findall(r"\btests/[\w/]+\.py", PAGES[name]) if not (ROOT / file).is_file()] == []
 
 
 def help_of(*arguments: str) -> str:
