@@ -1,4 +1,4 @@
-"""All of BERT on one screen, in plain NumPy: files -> weights, text -> tokens -> hidden states -> one vector.
+"""All of BERT in 119 lines of plain NumPy: files -> weights, text -> tokens -> hidden states -> one vector.
 
     python -m minibert.bert.tiny "The cat sat on the mat." [model folder]
 

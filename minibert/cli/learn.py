@@ -25,9 +25,9 @@ _LESSON = f"""--text TEXT: the text on which the functions run (default: a short
 
 def add_verbs(verbs: Any) -> None:
     """Add ``learn`` and its parts to the command line."""
-    text = "learn: build BERT yourself: eleven exercises that check themselves\nWrite BERT in functions, one by one."
+    text = "learn: build BERT yourself: eleven functions that are checked one by one\nWrite BERT in functions."
     parts = add_verb(verbs, _check, text).add_subparsers(metavar="VERB", required=True)
-    text = """start: write the exercises into a new file
+    text = """start: write the functions to fill in into a new file
         Write eleven functions to fill in, with their formulas and shapes. A file that exists is not overwritten.
         FILE: the file to write: .py, or .ipynb for a notebook
         """

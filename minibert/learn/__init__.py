@@ -1,4 +1,4 @@
-"""The course: BERT in ten functions and one for batches. They are checked on real weights, and told what is wrong.
+"""The course: BERT in eleven functions. They are checked on real weights, and told what is wrong.
 
 >>> import minibert.learn
 >>> def softmax(scores):

@@ -49,7 +49,7 @@ class Result:
     hint : str          a question that leads to the cause; "" if the cause is not known
     cause : str         the cause and the remedy
     mistakes : tuple of str
-        The ids in hints.md of the mistakes that give these numbers.
+        The ids in hints.md of the mistakes that give these numbers; an id with a space is two mistakes together.
     printed : str       what the function printed
     more : bool         whether `str` has the cause
     """
@@ -77,7 +77,8 @@ class Result:
 
     def __str__(self) -> str:
         """Return the number, the name, the status, and below them what is wrong."""
-        parts = [self.text, self.hint and f"Hint: {self.hint}", self.cause if self.more else ""]
+        cause = self.cause or "Cause: no known mistake gives this result." * (self.status == "wrong")
+        parts = [self.text, self.hint and f"Hint: {self.hint}", cause if self.more else ""]
         parts += [self.printed and f"It printed:\n{self.printed}"]
         rows = [f"{[*RIGHT].index(self.step) + 1:2} {self.step:{_INDENT - 3}}{_STATUS.get(self.status, self.status)}"]
         for line in "\n".join(filter(None, parts)).splitlines():
@@ -174,7 +175,12 @@ def _causes(lesson: Lesson, step: str, values: Sequence[list[Any]]) -> tuple[str
         return ()
     # The last cases are the smallest ones.
     calls = [(lesson.cases(step)[i].arguments, value, lesson.right(step, i)) for i, value in enumerate(values)][::-1]
-    ids = tuple(id for id in mistakes_in(step) if all(_makes(id, step, *call) for call in calls))
+    known = mistakes_in(step)
+    ids = tuple(id for id in known if all(_makes(id, step, *call) for call in calls))
+    if step == "tokenize" and not ids:  # two mistakes, of which one makes alone the tokens of a text
+        ones = [id for id in known if any(call[1] != call[2] and _makes(id, step, *call) for call in calls)]
+        pairs = (f"{one} {other}" for one in ones for other in known)
+        ids = tuple(next(([two] for two in pairs if all(_makes(two, step, *call) for call in calls)), ()))
     return ids if ids or step == "tokenize" else _shown(step, [[*zip(*call[1:], strict=False)] for call in calls])
 
 
@@ -240,14 +246,18 @@ SHOWN: dict[str, Callable[[FloatArray, FloatArray], Any]] = {
 
 
 def _said(ids: Sequence[str]) -> tuple[str, str]:
-    """Return the hint of the first mistake, and the causes with what is right; "" if no mistake is known."""
+    """Return the hint of the first mistake, and the causes with what is right; "" if no mistake is known.
+
+    An id with a space is two mistakes together.
+    """
     if not ids:
         return "", ""
-    first, *others = (mistakes()[id] for id in ids)
-    either = "one of these, which give the same numbers here: " if others else ""
-    lines = (f"Right: {old}\nIt gives your numbers: {new}" for old, new in first.edits)
-    cause = "; or ".join(mistake.text for mistake in (first, *others))
-    return first.hint, "\n".join((f"Cause: {either}{cause}.", *lines))
+    named = [mistakes()[id] for id in " ".join(ids).split()]
+    made = named[: 1 + (" " in ids[0])]
+    which = "two mistakes: " if made[1:] else "one of these, which give the same numbers here: " if ids[1:] else ""
+    lines = (f"Right: {old}\nIt gives your numbers: {new}" for mistake in made for old, new in mistake.edits)
+    cause = ("; and " if made[1:] else "; or ").join(mistake.text for mistake in named)
+    return named[0].hint, "\n".join((f"Cause: {which}{cause}.", *lines))
 
 
 # --- check ------------------------------------------------------------------------------------------------------------

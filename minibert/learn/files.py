@@ -13,7 +13,7 @@ from minibert.learn.right import RIGHT
 
 
 def start(path: str | Path) -> None:
-    """Write the eleven exercises into a new .py file, or into a new notebook, .ipynb.
+    """Write the eleven functions to fill in into a new .py file, or into a new notebook, .ipynb.
 
     Raises
     ------

@@ -74,10 +74,9 @@ def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
     """Return the functions of right.py by name, with a mistake."""
     if not id:
         return right.RIGHT
+    edits = [edit for one in id.split() for edit in mistakes()[one].edits]
     module = types.ModuleType(right.__name__)
-    execute(
-        functools.reduce(lambda text, edit: text.replace(*edit), mistakes()[id].edits, inspect.getsource(right)), module
-    )
+    execute(functools.reduce(lambda text, edit: text.replace(*edit), edits, inspect.getsource(right)), module)
     return module.RIGHT
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -105,6 +107,33 @@ def test_attempts_are_named_and_none_falsely() -> None:
 @pytest.mark.slow
 def test_all_attempts_are_named_and_none_falsely() -> None:
     assert said_wrongly(ATTEMPTS) == []
+
+
+def test_two_mistakes_in_tokens_are_named_together() -> None:
+    """Any two that fit together: what is named makes the same tokens, and at most one of ten pairs has no name."""
+    cases, known = _lesson().cases("tokenize"), mistakes_in("tokenize")
+    named = tried = 0
+    for pair in random.Random(0).sample([*itertools.combinations(known, 2)], 60):
+        function = functions(" ".join(pair))["tokenize"]
+        found = minibert.learn.check("tokenize", function)
+        if found.status != "wrong" or any(id in known for id in found.mistakes):
+            continue  # one of them hides the other, or the two cannot be together
+        tried += 1
+        named += bool(found.mistakes)
+        assert bool(found.hint) == bool(found.cause) == bool(found.mistakes)
+        for id in found.mistakes:
+            made = functions(id)["tokenize"]
+            assert all(made(*case.arguments) == function(*case.arguments) for case in cases)
+            assert all(mistakes()[one].text in found.cause for one in id.split())
+    assert tried >= 20
+    assert named >= 0.9 * tried
+
+
+def test_more_says_that_no_cause_is_known() -> None:
+    found = minibert.learn.check("tokenize", lambda text, vocabulary, lower_case: ["[CLS]", text[::-1]])
+    assert (found.status, found.hint, found.cause) == ("wrong", "", "")
+    assert str(found) in str(dataclasses.replace(found, more=True))
+    assert str(found) != str(dataclasses.replace(found, more=True))
 
 
 def test_the_cause_says_the_line_in_numpy() -> None:
