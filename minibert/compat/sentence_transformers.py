@@ -36,19 +36,22 @@ _OTHER = (
 _PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
 
 _CLASSES = ("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder")
-_ENCODERS = ("cross_encoder", "cross_encoder.CrossEncoder", "sparse_encoder", "multi_vector_encoder")
+_ENCODERS = ("sentence_transformer", "cross_encoder", "sparse_encoder", "multi_vector_encoder")
 _OF_UTIL = ("util", "similarity_functions", "quantization")
-_OF_TRAINING = ("losses", "datasets", "readers", "trainer", "training_args", "model_card", "evaluation")
+_PARTS_OF_UTIL = "dataset decorators deprecated_import distributed environment file_io hard_negatives logging misc"
+_PARTS_OF_UTIL += " quantization retrieval similarity tensor"
+_OF_TRAINING = "backend data_collator datasets evaluation losses model_card peft_mixin readers sampler trainer"
+_OF_TRAINING += " training_args"
 
 # The modules of sentence-transformers 6.2, and the names of versions before 5.4 that libraries still try. With each one
 # what is said of a class in it that minibert does not have; "" if there is none, or `_NOT_HERE` knows it.
 MODULES = {
-    **dict.fromkeys(("", "base", "SentenceTransformer", "sentence_transformer.model"), ""),
-    **dict.fromkeys(_OF_UTIL, ""),
-    **{f"util.{name}": "" for name in ("similarity", "retrieval", "quantization", "tensor", "logging")},
-    **dict.fromkeys(("sentence_transformer", *_ENCODERS, "cross_encoder.model", "sparse_encoder.model"), _OTHER),
-    **{f"{folder}{name}": _OTHER for folder in ("", "sentence_transformer.") for name in _OF_TRAINING},
-    **dict.fromkeys(("models", "base.modules", "sentence_transformer.modules"), _PARTS),
+    **dict.fromkeys(("", "base", "SentenceTransformer", "sentence_transformer.model", *_OF_UTIL), ""),
+    **{f"util.{name}": "" for name in _PARTS_OF_UTIL.split()},
+    **dict.fromkeys((*_ENCODERS, "cross_encoder.CrossEncoder"), _OTHER),
+    **{f"{folder}.{name}": _OTHER for folder in ("base", *_ENCODERS) for name in ("model", *_OF_TRAINING.split())},
+    **dict.fromkeys(_OF_TRAINING.split(), _OTHER),
+    **dict.fromkeys(("models", *(f"{folder}.modules" for folder in ("base", *_ENCODERS))), _PARTS),
 }
 
 # Names of other parts of the library, in any module.
