@@ -33,6 +33,7 @@ Source      Vaswani et al. 2017 (arXiv 1706.03762), equation 1. Not used: Milako
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def keep_row(scores, start, first, count, S, factor, kept, offset, other):
 
 # --- window ----------------------------------------------------------------------------------------------------------
 
-ALIGNED = np.int64(32)  # a multiple of NR and of KC
+ALIGNED = np.int64(math.lcm(NR, KC))
 
 
 @inline
