@@ -20,7 +20,7 @@ import pytest
 
 from minibert._utils.validation import FloatArray
 from minibert.models import shared_weights
-from minibert.models.shared_weights import list_files, shared_arrays
+from minibert.models.shared_weights import FILE_NAMES, list_files, shared_arrays
 
 needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 
@@ -212,6 +212,21 @@ def test_what_was_not_used_for_a_month_is_deleted_when_another_file_is_written(f
     shared_arrays(folder, "newer", Maker(), title="newer")
     assert [one.title for one in list_files(folder)] == ["new", "newer", "used"]
     assert (left.exists(), mine.exists()) == (False, True)
+
+
+def test_what_killed_writers_left_is_deleted_by_the_next_one(folder: Path) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\nimport numpy as np\n"
+        "from minibert._utils import files\nfrom minibert.models.shared_weights import shared_arrays\n"
+        "files.os.fsync = lambda file: os._exit(9)\n"
+        "shared_arrays(Path(sys.argv[1]), 'key', lambda: {'a': np.zeros(1000, np.float32)})\n"
+    )
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", program, str(folder)]).returncode == 9
+        assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".partial"]
+        assert all(FILE_NAMES.fullmatch(path.name) for path in folder.iterdir())
+    check(shared_arrays(folder, "key", Maker()))
+    assert [path.suffix for path in folder.iterdir()] == [".weights"]
 
 
 def test_a_writer_that_is_killed_is_followed_by_another(folder: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 import minibert
 from minibert import BertForMaskedLM, BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
+from minibert._utils.private_files import delete_files
 from minibert.checkpoint.tensors import read_tensor
 from minibert.cli import main
 from minibert.kernels import packing
@@ -29,6 +30,7 @@ from minibert.models.stored import named_arrays
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import inputs_of, logits_of, make_model
 from tests.support.outcomes import python
+from tests.support.random_checkpoints import random_successor
 from tests.support.refusals import check_refused
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
@@ -159,6 +161,80 @@ def test_a_changed_checkpoint_gets_new_weights(tmp_path: Path, cache: Path, monk
     after = weights.stat()
     assert (after.st_size, after.st_ino, after.st_mtime_ns) == (state.st_size, state.st_ino, state.st_mtime_ns)
     assert states(BertModel.from_pretrained(one, shared_weights=True)) == expected[other] != expected[one]
+
+
+CHANGED: list[tuple[str, dict[str, Any]]] = [
+    ("gte", {"type_vocab_size": 0}),
+    *(
+        ("modernbert", {name: change})
+        for name in ("norm_bias", "attention_bias", "mlp_bias")
+        for change in (True, False)
+    ),
+    ("modernbert", {"num_hidden_layers": 2}),
+    ("nomic_bert", {"type_vocab_size": 1}),
+    ("modernbert", {"norm_eps": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("family", "change"), CHANGED)
+def test_a_config_that_decides_other_arrays_gets_files_of_its_own(
+    family: str, change: dict[str, Any], tmp_path: Path
+) -> None:
+    """As without sharing, one config after the other, whether the model loads or is refused."""
+    opposite = {name: not value for name, value in change.items() if isinstance(value, bool)}
+    folder = random_successor(tmp_path / "model", family, **opposite)
+    fields = json.loads((folder / "config.json").read_text())
+
+    def outcome(**options: bool) -> Any:
+        try:
+            return np.asarray(minibert.load(folder, **options)(IDS % 40).last_hidden_state).tobytes()
+        except ValueError as error:
+            return str(error)
+
+    seen = set()
+    for some in ({}, change, {}):
+        (folder / "config.json").write_text(json.dumps({**fields, **some}))
+        seen.add(expected := outcome())
+        assert outcome(shared_weights=True) == expected
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("gone", ["the file", "its part"])
+def test_a_cache_that_is_cleared_while_a_model_loads(
+    gone: str, small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, times = os.replace, Counter[str]()
+
+    def cleared(*names: Any, **folders: Any) -> None:
+        times[gone] += 1
+        for when in ("its part", "the file"):
+            if gone == when and times[gone] == 1:
+                delete_files(cache, shared_weights.FILE_NAMES)
+            if when == "its part":
+                replace(*names, **folders)
+
+    monkeypatch.setattr(os, "replace", cleared)
+    model = BertModel.from_pretrained(small_folder, shared_weights=True)
+    assert (model.shared_weights, len(mapped_files(cache)), times[gone]) == (True, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"MINIBERT_CACHE_DIR": "~/own"}, "own/weights"),
+        ({"XDG_CACHE_HOME": "~/own"}, "own/minibert/weights"),
+        ({"XDG_CACHE_HOME": ""}, ".cache/minibert/weights"),
+        ({"XDG_CACHE_HOME": "", "HOME": ""}, None),
+        ({"XDG_CACHE_HOME": "relative"}, None),
+    ],
+)
+@pytest.mark.skipif(os.name != "posix", reason="HOME does not name the user's folder on this system")
+def test_the_folder(
+    variables: dict[str, str], expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ({"HOME": str(tmp_path)} | variables).items():
+        monkeypatch.setenv(name, value)
+    assert shared_weights.shared_folder() == (expected and tmp_path / expected)
 
 
 @pytest.mark.parametrize("failure", ["no folder", "full disk", "others"])

@@ -120,6 +120,8 @@ def open_trusted(folder: Path, name: str) -> Iterator[BinaryIO]:
 def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
     """Write a file that gets its name when it is complete; raise OSError if the folder cannot be used.
 
+    What a process has left that was killed while it wrote the file is deleted. The same happens to what another one
+    writes now; a file that is not small needs a lock.
     The umask does not change `mode`, as a package may have several users. Windows does not have such modes.
     """
     with open_folder(folder, make=True) as opened:
@@ -129,7 +131,9 @@ def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview],
             if _HAS_OWNERS:
                 os.fchmod(file.fileno(), mode)
 
-        partial = opened.name(f".{os.urandom(8).hex()}.partial")
+        partial = opened.name(f".{name[:16]}.partial")
+        with contextlib.suppress(FileNotFoundError):  # of a writer that was killed
+            os.unlink(partial, dir_fd=opened.descriptor)
         replace_file(opened.name(name), partial, write, opened.opener(mode), opened.descriptor)
 
 

@@ -115,7 +115,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
-    served = [os.path.basename(os.path.abspath(name)) if os.path.isdir(name) else name for name in names]
+    paths = [os.path.expanduser(name) for name in names]
+    served = [os.path.basename(os.path.abspath(path)) if os.path.isdir(path) else path for path in paths]
     if arguments.served_model_name is not None:
         if len(names) > 1:
             raise ValueError("--served-model-name is for one model; leave it out.")

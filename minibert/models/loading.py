@@ -111,7 +111,7 @@ def load_weights(
         if sharing is None or not large:
             return read(plain)
         made = functools.cache(lambda: plain.arrays(read))  # what cannot be written is not read again
-        arrays = sharing.arrays(part, files, stored.tensors.values(), made) or made()
+        arrays = sharing.arrays(part, config, files.source, stored.tensors.values(), made) or made()
         return read(Restored(arrays, sharing.layout))
 
     weights = shared("encoder", functools.partial(read_encoder, config))

@@ -3,17 +3,18 @@
 What        `Sharing.arrays` maps the file of a part of a model. If there is none that can be used, it makes the arrays
             and writes it. `noted_arrays` are what a model is made of, and `Restored` makes it from the mapped ones
 Key         The SHA-256 of the checkpoint's files, so a checkpoint that was changed never gets the old weights; the
-            sources and the level of the kernels, and the compute type. A digest is noted beside the weights, with the
-            state of its file, because it would take longer than the rest. The state has the time of the last change,
-            which the system sets, and no program can set back
-Parts       "encoder" has the tables and the layers. All models with the same encoder map that file. A masked-LM head
-            has a file of its own, because its decoder is large. Poolers and other heads are small, and are not shared
+            config, which decides the arrays that a part has; the sources and the level of the kernels, and the compute
+            type. A digest is noted beside the weights, with the state of its file, because it would take longer than
+            the rest. The state has the time of the last change, which the system sets, and no program can set back
+Parts       "encoder" has the tables and the layers. All models with the same config and encoder map that file. A
+            masked-LM head has a file of its own, because its decoder is large. Poolers and other heads are small, and
+            are not shared
 Layout      CRC-32 of the rest (4 bytes) | one line of JSON: format, key, title, names, shapes and offsets | the
             arrays, float32 in the byte order of the machine, each at a cache line
 Files       - A file is used only if its checksum is right and its key is the one that is asked for, and if only trusted
               users can write to it and to its folder (private_files.py). If not, it is written again.
             - A file gets its name when it is complete. One process writes it; the others wait for the lock, and then
-              map what was written. If the writer is killed, the next one takes over.
+              map what was written. If the writer is killed, the next one takes over, and deletes what it left.
             - A file that was not used for a month is deleted when another one is written. A process that maps it keeps
               it.
 Failure     If the file cannot be written, each process has its own weights, and one warning says so
@@ -50,8 +51,8 @@ from minibert._utils.files import FileLock, os_reason
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray
 from minibert._version import __version__
+from minibert.bert.config import BertConfig
 from minibert.bert.ops import PreparedLinear
-from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor, file_state
 from minibert.errors import ModelFormatError
 
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 _FORMAT = 3
 
 _SETTLED_SECONDS = 10
+
+Arrays = dict[str, FloatArray]
+"""The arrays of a part by name."""
 
 _SUFFIX = ".weights"
 FILE_NAMES = re.compile(r"[0-9a-f]{32}\.(weights|digest|weights\.lock)|\.[0-9a-f]{16}\.partial")
@@ -123,8 +127,8 @@ class Sharing:
         self._mapped: list[weakref.ref[mmap.mmap]] = []
 
     def arrays(
-        self, part: str, files: ModelFiles, tensors: Iterable[StoredTensor], make: Callable[[], dict[str, FloatArray]]
-    ) -> dict[str, FloatArray] | None:
+        self, part: str, config: BertConfig, source: str, tensors: Iterable[StoredTensor], make: Callable[[], Arrays]
+    ) -> Arrays | None:
         """Map the arrays of a part of a model; `make` makes them if there is no file. Return None if that fails.
 
         Raises
@@ -138,9 +142,13 @@ class Sharing:
             return None
         states = {tensor.path: tensor.state for tensor in tensors}
         digests = [self._digest(path, state) for path, state in sorted(states.items())]
-        key = repr((_FORMAT, __version__, part, digests, self.layout.key))
+        key = repr((_FORMAT, __version__, part, config, digests, self.layout.key))
+        write = functools.partial(shared_arrays, folder, key, make, title=f"{source}, {part}, {self._compute_type}")
         try:
-            arrays = shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}")
+            try:
+                arrays = write()
+            except FileNotFoundError:  # `minibert doctor --clear` has deleted meanwhile what was written
+                arrays = write()
         except OSError as error:
             _warn_not_shared(f"{folder}: {os_reason(error)}")
             return None
@@ -202,8 +210,9 @@ def _noted_digest(folder: Path | None, path: Path, file: IO[bytes]) -> str:
 def shared_folder() -> Path | None:
     """Return the folder of the files: in MINIBERT_CACHE_DIR, else in the user's cache; None without a home folder."""
     if chosen := os.environ.get("MINIBERT_CACHE_DIR"):
-        return Path(chosen) / "weights"
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return Path(os.path.expanduser(chosen)) / "weights"
+    no_home = os.environ.get("HOME") == ""  # "~" would be "/"
+    base = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or ("" if no_home else "~/.cache"))
     return Path(base) / "minibert" / "weights" if os.path.isabs(base) else None
 
 
@@ -211,7 +220,7 @@ def shared_folder() -> Path | None:
 def _warn_not_shared(reason: str) -> None:
     warn_caller(
         f"minibert's weights cannot be shared ({reason}), so this process has a copy of its own. The results are the "
-        "same. Set MINIBERT_CACHE_DIR to a folder to which only you can write.",
+        "same. Set MINIBERT_CACHE_DIR to another folder, with room for them, to which only you can write.",
         RuntimeWarning,
     )
 
@@ -263,7 +272,7 @@ def shared_arrays(
         with contextlib.suppress(OSError):  # other processes may map the files; they keep them
             private_files.delete_files(folder, FILE_NAMES, unused_seconds=_UNUSED_SECONDS)
     if arrays is None:
-        raise OSError(0, f"{name} was written, but what is read is not the same")
+        raise FileNotFoundError(0, f"{name} was written, but what is read is not the same")
     return arrays
 
 

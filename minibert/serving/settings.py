@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Iterator, Sequence
 from numbers import Real
@@ -219,7 +220,7 @@ def _digest(key: str, where: str) -> bytes:
 
 def _keys_in(path: str) -> list[bytes]:
     try:
-        with open(path, "rb") as file:
+        with open(os.path.expanduser(path), "rb") as file:
             content = file.read(_MOST_KEY_BYTES + 1)
     except OSError as error:
         raise OSError(f"the file of keys, {printable(path)}, cannot be read: {os_reason(error)}.") from error
