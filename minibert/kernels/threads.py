@@ -217,11 +217,12 @@ class Team:
         if memory is not None:
             self._scratch.append(memory)
 
-    def release(self) -> None:
-        """End the helpers of this process, and free the memory that ops keep."""
+    def release(self, *, join: bool = True) -> None:
+        """End the helpers of this process, and free the memory that ops keep; `join`: wait until the helpers ended."""
         if helpers := self._helpers_by_process.pop(_process(), None):
             helpers.close()
-            helpers.join()
+            if join:
+                helpers.join()
         for free in (self._scratch.clear, *self._also):
             free()
 
@@ -297,8 +298,9 @@ class _ProcessHelpers:
             if self.state[CALLERS]:  # in a long op
                 self.used = time.monotonic()
             rest = self.used + seconds - time.monotonic()
-            if rest <= 0 and (team := team_ref()):
-                team.release()
+            if rest <= 0:
+                if team := team_ref():
+                    team.release(join=False)  # the helpers may meanwhile be others, whose watch waits for this one
                 return
 
     def close(self) -> None:

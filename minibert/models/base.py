@@ -104,6 +104,10 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         if (ops := held.pop("ops", None)) is not None:
             ops.release()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy has: a dict of its own, as another thread may close the model meanwhile."""
+        return {**vars(self)}
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

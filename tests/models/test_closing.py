@@ -257,6 +257,48 @@ def test_many_models(folder: Path) -> None:
         wait_until(lambda: own_threads() == [])
 
 
+def test_calls_and_releases_by_several_threads_leave_no_watch(folder: Path) -> None:
+    """A watch whose time is over must not wait for another one, whose time is over too."""
+    model = BertModel.from_pretrained(folder, num_threads=2, idle_release=0.001)
+    end, errors = time.monotonic() + 3, list[object]()
+
+    def work(number: int) -> None:
+        random = np.random.default_rng(number)
+        while time.monotonic() < end:
+            model([[1, 2]])
+            if random.random() < 0.1:
+                model.ops.release()
+            time.sleep(random.choice([0, 0.001 * random.uniform(0.5, 2)]))
+
+    hook, threading.excepthook = threading.excepthook, lambda arguments: errors.append(arguments.exc_value)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        model.close()
+        wait_until(lambda: own_threads() == [], 20)
+    finally:
+        threading.excepthook = hook
+    assert errors == []
+
+
+def test_a_watch_of_a_model_that_was_deleted_ends(folder: Path) -> None:
+    """It sees this before its helpers are closed, if both happen at once."""
+    from minibert.kernels.threads import Team, _ProcessHelpers
+
+    helpers = _ProcessHelpers(Team(1, lambda state: None), 0)
+    assert helpers._watch(lambda: None, 0.001) is None  # type: ignore[arg-type, func-returns-value]
+
+
+def test_a_pickle_while_another_thread_closes_the_model(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    state = model.__getstate__()
+    model.close()
+    assert {"weights", "config"} <= state.keys()
+
+
 def test_copies_and_collected_models(folder: Path) -> None:
     model = BertModel.from_pretrained(folder, num_threads=2, shared_weights=True, idle_release=0.2)
     copies = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
