@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -203,8 +204,8 @@ def test_search(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     code, out, _ = cli("search", "sleeping animals", str(file), "-k", "2")
     assert [line.split(maxsplit=2)[1:] for line in out.splitlines()] == [
-        ["1", "A kitten naps."],
-        ["5", "The dog barks."],
+        ["0", "A kitten naps."],
+        ["4", "The dog barks."],
     ]
     code, out, _ = cli("search", "sleeping animals", str(file), "--json", "-k", "100")
     hits = [json.loads(line) for line in out.splitlines()]
@@ -214,8 +215,29 @@ def test_search(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     best = semantic_search(model.encode("sleeping animals"), model.encode(texts))[0]
     assert [hit["text"] for hit in hits] == [texts[hit["corpus_id"]] for hit in best]
     assert [hit["score"] for hit in hits] == pytest.approx([hit["score"] for hit in best], abs=2e-6)
+    assert sorted((hit["id"], hit["line"]) for hit in hits) == [(0, 1), (2, 3), (4, 5), (5, 6)]
+    numbers = {hit["text"]: hit["id"] for hit in hits}
+    for output in map(str, (tmp_path / "v.npy", tmp_path / "v.jsonl")):  # the vectors of a run have the same numbers
+        assert cli("embed", "-i", str(file), "-o", output)[0] == 0
+        found = cli("search", "sleeping animals", output, "--json", "-k", "9")[1].splitlines()
+        assert {hit["text"]: hit["id"] for hit in map(json.loads, found) if hit["text"].strip()} == numbers
     standard_input(monkeypatch, file.read_bytes())
     assert cli("search", "sleeping animals", "-", "--json", "-k", "100")[1] == out
+    standard_input(monkeypatch, b"sleeping animals\n")  # the query
+    assert cli("search", "-", str(file), "--json", "-k", "100")[1] == out
+
+
+@pytest.mark.parametrize("words", ["search QUERY FILE", "rerank QUERY text -m no/such", "answer QUERY text -m no/such"])
+@pytest.mark.parametrize(("given", "standard"), [("", b""), (" \t", b""), ("-", b"\n"), ("-", b"one\ntwo\n")])
+def test_a_query_is_one_text(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, given: str, standard: bytes
+) -> None:
+    (tmp_path / "lines.txt").write_text("a cat\n")
+    standard_input(monkeypatch, standard)
+    verb, *others = (given if word == "QUERY" else word for word in words.split())
+    code, out, err = cli(verb, *(str(tmp_path / "lines.txt") if word == "FILE" else word for word in others))
+    assert (code, out) == (1, ""), err
+    assert "QUERY" in err or "QUESTION" in err
 
 
 def test_search_uses_the_models_prompts_and_similarity(cli: Cli, tmp_path: Path) -> None:
@@ -405,6 +427,39 @@ def test_messages_name_the_options_of_the_verb() -> None:
         ("CrossEncoder loads it.", "minibert rerank loads it."),
     ):
         assert in_options(message, embed) == expected
+
+
+JOINED = {"--input", "--text-column", "--raw"}
+VALUES = ("1", "float32", "a=1,2", "a.npy", "a.npz", "a.html", "a.json", "cls", "1,2", "127.0.0.1")
+
+
+def test_an_option_that_is_given_twice_is_refused_or_joined(cli: Cli) -> None:
+    """Otherwise the last one would win, and the first one would have no effect."""
+    count = 0
+    for parser in parsers():
+        for action in (action for action in parser._actions if action.option_strings and action.dest != "help"):
+            values = [[]] if action.nargs == 0 else [[value] for value in (*(action.choices or ()), *VALUES)]
+            for value in values:  # the first one that the option takes
+                parser.given.discard(action.dest)
+                with contextlib.suppress(argparse.ArgumentError, argparse.ArgumentTypeError, ValueError, TypeError):
+                    parser._get_values(action, value)
+                    break
+            else:
+                raise AssertionError(f"{parser.prog} {action.option_strings}: none of {values} is a value")
+            count += 1
+            if JOINED.isdisjoint(action.option_strings):
+                with pytest.raises(argparse.ArgumentError, match="given twice"):
+                    parser._get_values(action, value)
+            else:
+                parser._get_values(action, value)
+    assert count > 150
+    for words in (
+        "embed a --threads 1 --threads 1",
+        "embed a --shared-weights --no-shared-weights",
+        "embed a -m x -m x",
+    ):
+        code, _, err = cli(*words.split())
+        assert (code, "given twice" in err) == (2, True), err
 
 
 OF_FILES = {"--resume": [], "--input-format": ["csv"], "--text-column": ["text"], "--id-column": ["id"]}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from minibert import SentenceTransformer
 from minibert.corpus.sources import InputLine, Source, input_format, read_input_lines
 from tests.support.command_line import run, standard_input
 from tests.support.corpus_runs import arguments_of, text_file, texts_of
-from tests.support.outcomes import printed
+from tests.support.outcomes import peak_of
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -341,6 +343,12 @@ TABLES: dict[str, tuple[Any, str]] = {
     "utf16.txt": ("a cat\n".encode("utf-16-le"), "line 1: holds a NUL byte"),
     "nul.csv": (b"text\na\0b\n", "line 2: holds a NUL byte"),
     "zeros.txt": (b"a cat\n\0\0\0\0", "line 2: holds a NUL byte"),
+    "a.csv.bz2": (bz2.compress(b"text\na\n"), "a.csv.bz2 holds bzip2 data"),
+    "a.jsonl.xz": (lzma.compress(b'{"text": "a"}\n'), "a.jsonl.xz holds xz data"),
+    "a.txt.zst": (b"\x28\xb5\x2f\xfd\x04\0", "a.txt.zst holds Zstandard data"),
+    "a.zip": (b"PK\3\4\x14\0", "a.zip holds zip data"),
+    "mac.csv": (b"text\ra\rb\r", "lines that end in carriage returns"),
+    "latin.parquet": ({"text": [b"caf\xe9"]}, "line 1: is not UTF-8"),
     "array.json": (b'[{"text": "a"}, {"text": "b"}]', "array.json is one JSON array"),
     "lines.jsonl": (b'\xef\xbb\xbf [\n{"text": "a"}\n]', "lines.jsonl is one JSON array"),
     "pretty.json": (b'{\n  "text": "a"\n}\n', "line 1: is not JSON"),
@@ -359,6 +367,34 @@ def test_a_table_that_does_not_have_the_column_once_is_refused(embed: Embed, tmp
     assert (code, out, message in err) == (1, "", True), err
     assert "_column=" not in err
     assert not (tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv.gz", ".jsonl", ".parquet"])
+def test_several_columns_are_joined_in_the_order_given(
+    embed: Embed, short_model: SentenceTransformer, tmp_path: Path, suffix: str
+) -> None:
+    columns = {"title": ["a cat", "the man", "a dog"], "tags": ["sat", "", "ran"], "body": ["on the mat", "a", "no"]}
+    path = tmp_path / f"table{suffix}"
+    if suffix == ".parquet":
+        parquet_with(path, **{**columns, "tags": [text.encode() for text in columns["tags"]]})  # UTF-8 as bytes
+    else:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        mark = "\t" if "tsv" in suffix else ","
+        lines = [mark.join(columns), *(mark.join(row.values()) for row in rows)]
+        text = "".join(f"{line}\n" for line in (map(json.dumps, rows) if suffix == ".jsonl" else lines)).encode()
+        path.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
+    words = ["-i", path, "-o", tmp_path / "a.npy", "--text-column", "tags", "--text-column", "title"]
+    assert embed(*words)[0] == 0
+    expected = short_model.encode(["sat\na cat", "the man", "ran\na dog"])
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected)
+    assert json.loads((tmp_path / "a.npy.manifest.json").read_text())["settings"]["text_separator"] == "\n"
+    assert embed(*words, "--resume")[0] == 0
+    for other in (["title", "tags"], ["tags"], ["tags", "title", "body"]):
+        options = [word for name in other for word in ("--text-column", name)]
+        code, _, err = embed(*words[:4], "--resume", *options)
+        assert (code, "text_column" in err) == (1, True), err
+    code, _, err = embed(*words, "--text-column", "tags")
+    assert (code, "text_column" in err or "--text-column" in err) == (1, True), err
 
 
 def test_columns_that_are_not_asked_for_may_be_there_twice(embed: Embed, tmp_path: Path) -> None:
@@ -472,12 +508,7 @@ def test_memory_does_not_grow_with_texts(short_folder: Path, tmp_path: Path, job
         text_file(tmp_path / "a.txt", [f"{i} cat" for i in range(count)])
         (tmp_path / str(count)).mkdir()
         arguments = arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / str(count), 1000)
-        code = (
-            "from minibert.cli import main\n"
-            f"assert main({arguments!r}) == 0\n"
-            "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
-        )
-        peaks.append(int(printed(code, "-W", "ignore").split()[-1]) / 1024)
+        peaks.append(peak_of(f"from minibert.cli import main\nassert main({arguments!r}) == 0"))
     REPORT.append(
         f"minibert embed, {job}: peak {peaks[0]:.0f} MB with {counts[0]} texts, {peaks[1]:.0f} MB with {counts[1]}"
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser; it also accepts ``--layers -1,-2``.
+    """argparse's parser; it also accepts ``--layers -1,-2``, and refuses an option that is given twice.
 
     `given` holds the names of the arguments that the command line gives, even if the value is the default.
     """
@@ -34,6 +34,8 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.dest in self.given and action.option_strings and not isinstance(action, argparse._AppendAction):
+            raise argparse.ArgumentError(action, "it is given twice, and only one value can count; give it once")
         self.given.add(action.dest)
         return super()._get_values(action, arg_strings)
 
@@ -222,6 +224,7 @@ _TYPES = {"N": positive, "K": positive, "SECONDS": float, "LAYERS": several_ints
 # What argparse must know about options of these names.
 _USUAL: dict[str, dict[str, Any]] = {
     "input": {"nargs": "+", "action": "extend"},
+    "text_column": {"action": "append"},
     "shared_weights": {"action": argparse.BooleanOptionalAction},
     "stride": {"type": natural},
     "threads": {"dest": "num_threads"},

@@ -59,6 +59,20 @@ def read_texts(texts: list[str]) -> list[str]:
     return read
 
 
+def read_text(name: str, text: str, *, may_be_empty: bool = False) -> str:
+    """Return the text of an argument; "-" means the standard input, which must be one line.
+
+    Raises
+    ------
+    ValueError
+        As in `read_texts`; or there are several lines, or no visible character.
+    """
+    texts = read_texts([text])
+    if len(texts) > 1 or not (texts[0].strip() or may_be_empty):
+        raise ValueError(f"{name} is {f'{len(texts)} lines' if len(texts) > 1 else 'empty'}; give one text.")
+    return texts[0]
+
+
 def read_lines(path: str) -> list[str]:
     """Return the lines of a UTF-8 file without newlines; "-" means the standard input.
 
@@ -72,9 +86,13 @@ def read_lines(path: str) -> list[str]:
 
 
 def usable_lines(source: Source) -> list[InputLine]:
-    """Return the input lines of a file; raise a ValueError that names the first one that cannot be used."""
+    """Return the input lines of a file; raise a ValueError that names the first one that cannot be used.
+
+    Without ids in the file they are numbered as in a run: from 0, in the order of the texts.
+    """
     lines = [*read_input_lines(source)]
-    for line in lines:
+    for number, line in enumerate(lines):
+        line.id = number if source.id_column is None else line.id
         if line.problem is not None and not line.empty:
             raise ValueError(f"{line.file}, line {line.line}, {line.problem}.")
     return lines

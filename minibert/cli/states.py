@@ -71,7 +71,7 @@ def add_verbs(verbs: Any) -> None:
     text = """inspect: write a page that shows what the model does with a text
         Run the model on a text, and write one HTML file that shows it: all heads, their attention, each layer step by
         step. The file needs no network.
-        TEXT: the text
+        TEXT: the text; "-" for a line of the standard input
         --pair TEXT: a second text, and how the cosine of the two comes about
         -o, --output FILE.html: the file to write
         --layers LAYERS: layers of the page, with commas between (default: all)
@@ -83,7 +83,7 @@ def add_verbs(verbs: Any) -> None:
     text = """explain: print the forward pass step by step, with numbers to compute again
         Run the model on a text, and print each step for one token: the formula, the shape, the line of code, what goes
         in and what comes out. Each printed result can be computed again from the printed numbers.
-        TEXT: the text
+        TEXT: the text; "-" for a line of the standard input
         --token I: the token, counted from 0, or the first that is this word (default: the first of the text)
         """
     explain = add_verb(verbs, _explain, text, token={"type": _token})
@@ -262,6 +262,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
     model, tokenizer = _load(arguments, masked_lm=True)
     sentences = _sentences(arguments)
+    arguments.text = output.read_text("TEXT", arguments.text, may_be_empty=True)
     texts = [arguments.text] if arguments.pair is None else [arguments.text, arguments.pair]
     beginning = texts[0] if len(texts[0]) <= _TITLE else texts[0][: _TITLE - 3].rstrip() + "..."
     trace, _ = trace_texts(model, tokenizer, texts)
@@ -320,4 +321,5 @@ def _explain(arguments: argparse.Namespace) -> None:
 
     model, tokenizer = _load(arguments)
     layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layers or 0
-    print(explain(model, tokenizer, arguments.text, token=arguments.token, layers=layers))
+    text = output.read_text("TEXT", arguments.text, may_be_empty=True)
+    print(explain(model, tokenizer, text, token=arguments.token, layers=layers))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, add_verb, chosen, loading
-from minibert.cli.output import bar, one_line, print_json, read_texts, without_controls
+from minibert.cli.output import bar, one_line, print_json, read_text, read_texts, without_controls
 
 _BATCH_SIZE = 32  # texts that are computed together
 
@@ -46,7 +46,7 @@ def add_verbs(verbs: Any) -> None:
     ner = add_verb(verbs, _ner, text, aggregation={"dest": "aggregation_strategy"})
     text = f"""answer: find the answer to a question in texts
         Print the part of each text that answers the question. Long texts are read in windows.
-        QUESTION: the question
+        QUESTION: the question; "-" for a line of the standard input
         {TEXTS}
         -k, --top-k K = 1: answers of each text
         --no-answer: "no answer" may be an answer too, for models that were trained for it
@@ -129,7 +129,9 @@ def _answer(arguments: argparse.Namespace) -> None:
             if end > start:
                 print(" " * 32 + one_line(f"{around[0]}[{answer['answer']}]{around[1]}"))
 
+    question = read_text("QUESTION", arguments.question)
+
     def of_text(text: str) -> Any:
-        return {"question": arguments.question, "context": text}
+        return {"question": question, "context": text}
 
     _run(arguments, "question-answering", "top_k handle_impossible_answer", show, of_text)

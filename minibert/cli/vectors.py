@@ -90,11 +90,11 @@ def add_verbs(verbs: Any) -> None:
         Print the texts of a file that are most similar to the query, best first. The model's prompts for queries and
         documents are used. Empty texts are ignored. If the file holds vectors that embed wrote, its manifest names the
         model and the options.
-        QUERY: the text to look for
+        QUERY: the text to look for; "-" for a line of the standard input
         FILE: texts: one per line, .jsonl, .csv, .tsv or .parquet; "-" is the standard input; or vectors: .npy, .jsonl,
             .parquet, or a folder of Parquet files
         -k, --top-k K = 5: lines to print
-        --json: JSON lines: {{"score": ..., "line": ..., "text": ...}}; of vectors "row" and "id" instead of "line"
+        --json: JSON lines: {{"score": ..., "id": ..., "line": ..., "text": ...}}; of vectors without "line"
         --multi-vector: FILE holds texts, and the model is one of late interaction (ColBERT)
         {_COLUMNS}
         {_PROGRESS}
@@ -105,7 +105,7 @@ def add_verbs(verbs: Any) -> None:
     text = f"""rerank: sort texts by how well they answer a query
         Print the texts with their scores for the query, best first. With --input the scores of all texts of files are
         written, in the order of the files, in bounded memory; --resume continues an interrupted run.
-        QUERY: the query
+        QUERY: the query; "-" for a line of the standard input
         {options.OPTIONAL_TEXTS}
         -k, --top-k K: texts to print (default: all)
         --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
@@ -133,8 +133,9 @@ def add_verbs(verbs: Any) -> None:
 
 
 _COLUMNS = f"""--input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
-        --text-column NAME: column or key of the texts (default: text)
-        --id-column NAME: column or key of the ids (default: numbers of the lines)"""
+        --text-column NAME: column or key of the texts (default: text); if it is given several times, the texts are
+            joined with a newline in between
+        --id-column NAME: column or key of the ids (default: numbers of the lines, from 0)"""
 _PROGRESS = """--progress auto|always|never = auto: show the count and the time left: a bar on a terminal, elsewhere a
             line each 30 seconds; with always also one at the end"""
 
@@ -304,12 +305,13 @@ def _similarity(arguments: argparse.Namespace) -> None:
 def _search(arguments: argparse.Namespace) -> None:
     from minibert.corpus.readers import holds_vectors
 
+    arguments.query = output.read_text("QUERY", arguments.query)
     for score, place, text in (_search_vectors if holds_vectors(arguments.file) else _search_texts)(arguments):
         fields = {} if text is None else {"text": text}
         if arguments.json:
             output.print_json(score=round(score, 6), **place, **fields)
         else:
-            print(f"{score:8.3f}  {next(iter(place.values()))!s:>6}  {output.one_line(text or '')}".rstrip())
+            print(f"{score:8.3f}  {place['id']!s:>6}  {output.one_line(text or '')}".rstrip())
 
 
 def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
@@ -327,7 +329,7 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
     score_function = _SCORES[model.similarity_fn_name][0]
     for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
         line = lines[int(hit["corpus_id"])]
-        yield float(hit["score"]), {**({} if line.id is None else {"id": line.id}), "line": line.line}, line.text
+        yield float(hit["score"]), {"id": line.id, "line": line.line}, line.text
 
 
 def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
@@ -343,12 +345,12 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
     keywords |= of_query | {"batch_size": arguments.batch_size}
     keywords = {name: value for name, value in keywords.items() if not arguments.multi_vector or name in _OF_TOKENS}
     query = model.encode_query(arguments.query, **keywords)
-    score_function, column = _SCORES[model.similarity_fn_name][0], arguments.text_column or "text"
-    hits, texts = file.search(query, arguments.top_k, score_function, column), dict[str, str | None]()
+    score_function, columns = _SCORES[model.similarity_fn_name][0], arguments.text_column or ["text"]
+    hits, texts = file.search(query, arguments.top_k, score_function, columns), dict[str, str | None]()
     if not hits:
         raise ValueError(f"{path} does not hold a vector.")
     if arguments.text_column and any(text is None for _, _, text in hits):
-        raise ValueError(f"{path} has no texts in a column {column!r}.")
+        raise ValueError(f"{path} has no texts in a column {', '.join(map(repr, columns))}.")
     try:
         texts = file.texts([number for _, number, text in hits if text is None])
     except (OSError, ValueError) as error:
@@ -391,6 +393,7 @@ def _load_as_written(arguments: argparse.Namespace, file: VectorFile) -> tuple[A
 
 
 def _rerank(arguments: argparse.Namespace) -> None:
+    arguments.query = output.read_text("QUERY", arguments.query)
     texts, keywords = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
     model = load_encoder("CrossEncoder", arguments)
     if texts is None:
@@ -454,12 +457,9 @@ def _run_over_files(
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
     left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
     empty = f", {summary.n_empty} empty" if summary.n_empty else ""
-    output.report_written(
-        path,
-        f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}, "
-        f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}, "
-        f"{summary.seconds:.1f} seconds",
-    )
+    written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
+    tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}"
+    output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")
 
 
 def _sources(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source]:

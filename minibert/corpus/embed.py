@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,7 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
-from minibert.corpus.sources import Source, texts_of
+from minibert.corpus.sources import SHARD_NUMBERS, InputLine, Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, json_line, output_suffix
 from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.plan import Plan
@@ -130,7 +131,9 @@ def embed_corpus(
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
     settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
-    settings |= {"multi_vector": True, "modules": [repr(module) for module in plan.modules]} if of_tokens else {}
+    # Addresses in a repr differ from process to process.
+    modules = [re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module)) for module in plan.modules] if of_tokens else []
+    settings |= {"multi_vector": True, "modules": modules, "shard_numbers": SHARD_NUMBERS} if of_tokens else {}
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 
@@ -155,6 +158,11 @@ class _Vectors(Task):
             return self.encoder.submit(texts, progress)
         chunks = self.plan.run(texts, chunk_size=len(texts), progress=progress)
         return lambda: (next(chunks), self.plan.model.ops.processor())
+
+    def numbers(self, line: InputLine) -> int:
+        # A token has at least a character.
+        tokens = min(self.plan.windows.max_length, len(self.plan.windows.prompt) + len(line.text or ""))
+        return self.width * tokens if self.writer.of_tokens else 0
 
     def has_room(self, begun: int) -> bool:
         return self.encoder is not None and self.encoder.has_room(begun)

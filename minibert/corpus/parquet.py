@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from minibert._utils.system import missing_library
 
-_ROWS_AT_ONCE = 4096  # that are read together
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 2**22  # that are read together
 
 
 def pyarrow() -> Any:
@@ -29,10 +29,11 @@ def writer(file: BinaryIO, schema: Any) -> Any:
     return pyarrow().parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
 
 
-def column_names(path: str) -> list[str]:
-    """Return the names of the columns of a file; one of them can be there twice."""
+def columns_of_lists(path: str) -> list[str]:
+    """Return the names of the columns of a file that hold lists or tensors; one of them can be there twice."""
     with _file(path) as file:
-        return list(file.schema_arrow.names)
+        kinds = [(field.name, getattr(field.type, "storage_type", field.type)) for field in file.schema_arrow]
+        return [name for name, kind in kinds if str(kind).partition("<")[0].endswith("list")]
 
 
 def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> Iterator[Any]:
@@ -47,7 +48,11 @@ def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> I
         raise FileNotFoundError("the folder does not hold a .parquet file")
     for name in paths:
         with _file(name) as file:
-            yield from file.iter_batches(_ROWS_AT_ONCE, columns=choose(file.schema_arrow.names))
+            columns = choose(file.schema_arrow.names)
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                rows = 1 + group.num_rows * _BYTES_AT_ONCE // max(1, group.total_byte_size)
+                yield from file.iter_batches(min(rows, _ROWS_AT_ONCE), row_groups=[number], columns=columns)
 
 
 @contextlib.contextmanager

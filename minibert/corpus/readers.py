@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,19 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.shards import folder_of
-from minibert.corpus.sources import Source, numbered_lines
+from minibert.corpus.sources import Source, as_text, joined, numbered_lines
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.multi_vectors import MultiVectors
 from minibert.vectors.search import ScoreFunction, semantic_search
 
-_ROWS = 4096  # that are read together
-_COLUMN = "embedding"
+_ROWS, _NUMBERS = 4096, 2**22  # that are read together
+_COLUMNS = ("embedding", "embeddings", "vector", "vectors")  # of vectors, the first one that a file has
 
 Hit = tuple[float, Any, str | None]
 """A score, an id, and the text if it is known."""
+
+_Row = tuple[Any, Any, str | None]
+"""The vector, or the vectors of the tokens; an id; and the text if it is there."""
 
 
 def holds_vectors(path: str) -> bool:
@@ -32,7 +34,7 @@ def holds_vectors(path: str) -> bool:
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".parquet" and os.path.isfile(path):
         try:
-            return _COLUMN in parquet.column_names(path)
+            return bool({*_COLUMNS} & {*parquet.columns_of_lists(path)})
         except OSError as error:
             raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
     return suffix == ".npy" or os.path.isdir(path) or (suffix == ".jsonl" and os.path.exists(manifests.path_of(path)))
@@ -67,7 +69,7 @@ class VectorFile:
         manifests.check_outputs(self.manifest, beside.parent, "Delete the manifest to use the file as it is.")
 
     def search(
-        self, query: FloatArray, top_k: int, score_function: ScoreFunction, text_column: str = "text"
+        self, query: FloatArray, top_k: int, score_function: ScoreFunction, text_columns: Sequence[str] = ("text",)
     ) -> list[Hit]:
         """Find the `top_k` best vectors, best first; of equal scores the first row is first.
 
@@ -76,31 +78,26 @@ class VectorFile:
         query : ndarray of shape (width,); of tokens, (tokens, width)
         top_k, score_function
             As in `semantic_search`.
-        text_column : str
-            The column of a Parquet file that holds the texts, if there is one.
+        text_columns : sequence of str
+            The columns of a Parquet file that hold the texts, if they are there.
 
         Raises
         ------
         ValueError
-            The file cannot be read, or its vectors have another width.
+            The file cannot be read, its ids do not fit its vectors, or a vector has another width, NaN, infinity or
+            null; the message names the row, from 0.
         """
-        best = list[Hit]()
+        best, width, of_tokens = list[Hit](), query.shape[-1], query.ndim > 1
         try:
-            for ids, texts, vectors in self._blocks(text_column):
-                if isinstance(vectors, MultiVectors):
-                    usable = np.flatnonzero(np.diff(vectors.offsets))
-                    corpus = vectors[usable]
-                elif vectors.ndim != 2 or vectors.dtype.kind != "f":
-                    raise ValueError(f"it holds {vectors.dtype} numbers of shape (n, {str(vectors.shape[1:])[1:-1]})")
-                else:
-                    usable = np.flatnonzero(~np.isnan(vectors[:, 0]))
-                    corpus = vectors[usable].astype(np.float32)
+            rows = self._checked_rows(text_columns, width, of_tokens)
+            for chunk in in_chunks(rows, _ROWS, lambda row: row[0].size, _NUMBERS):
+                vectors = [row[0] for row in chunk]
+                corpus: Any = MultiVectors.of("", vectors) if of_tokens else np.stack(vectors).astype(np.float32)
                 for hit in semantic_search(query, corpus, top_k=top_k, score_function=score_function)[0]:
-                    row = usable[int(hit["corpus_id"])]
-                    best.append((hit["score"], ids[row], texts[row] if texts else None))
+                    best.append((hit["score"], *chunk[int(hit["corpus_id"])][1:]))
                 best = sorted(best, key=lambda hit: -hit[0])[:top_k]
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            what = f"vectors of {query.shape[-1]} numbers"
+            what = f"vectors of {width} numbers"
             raise ValueError(f"{self.path} cannot be searched for {what}: {os_reason(error).rstrip('.')}.") from error
         return best
 
@@ -121,47 +118,53 @@ class VectorFile:
                 by_id[key] = None if key in by_id else line.text
         return by_id
 
-    def _blocks(self, text_column: str) -> Iterator[tuple[Sequence[Any], Sequence[str | None] | None, Any]]:
-        """Yield the ids, the texts if they are there, and the vectors of some rows."""
-        of_tokens = bool(self.manifest.get("settings", {}).get("multi_vector"))
-        if self._suffix == ".npy" and of_tokens:
-            array: np.ndarray[Any, Any] = np.lib.format.open_memmap(self.path, mode="r")
-            first = 0
-            for lines in in_chunks(map(json.loads, _lines(f"{os.path.splitext(self.path)[0]}.ids.jsonl")), _ROWS):
-                offsets = np.cumsum([0, *(line["vectors"] for line in lines)])
-                yield [line["id"] for line in lines], None, MultiVectors(array[first : first + offsets[-1]], offsets)
-                first += int(offsets[-1])
-        elif self._suffix == ".npy":
-            array = np.atleast_1d(np.lib.format.open_memmap(self.path, mode="r"))
+    def _checked_rows(self, text_columns: Sequence[str], width: int, of_tokens: bool) -> Iterator[_Row]:
+        """Yield the rows that have a vector; raise for one that cannot be searched."""
+        # Decimals of float16 are not exactly its numbers.
+        dtype = self.manifest["settings"]["dtype"] if self._suffix == ".jsonl" else None
+        for number, (values, id, text) in enumerate(self._rows(text_columns, of_tokens)):
+            try:
+                is_array = isinstance(values, np.ndarray) and values.dtype.kind != "O"
+                vectors = values if is_array else np.array([] if values is None else [*values], dtype)
+                total = vectors.sum(dtype=np.float64)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"row {number} does not hold vectors: {error}") from error
+            if not vectors.size or (np.isnan(total) and not of_tokens and np.isnan(vectors).all()):
+                continue  # a row without a vector
+            if vectors.dtype.kind != "f" or vectors.ndim != 1 + of_tokens or vectors.shape[-1] != width:
+                raise ValueError(f"row {number} holds {vectors.dtype} numbers of shape {vectors.shape}")
+            if not np.isfinite(total):
+                raise ValueError(f"row {number} holds NaN, infinity or null")
+            yield vectors, id, text
+
+    def _rows(self, text_columns: Sequence[str], of_tokens: bool) -> Iterator[_Row]:
+        """Yield all rows; the vector is None if there is none."""
+        first = 0
+        if self._suffix == ".npy":
+            array = np.atleast_1d(np.lib.format.open_memmap(self.path, mode="r")).view(np.ndarray)
             index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
-            numbers: Iterator[Any] = iter(range(len(array)))
-            if os.path.exists(index):
-                numbers = (json.loads(line)["id"] for line in _lines(index))
-            for first in range(0, len(array), _ROWS):
-                yield [*islice(numbers, _ROWS)], None, array[first : first + _ROWS]
+            usual = ({"id": row} for row in range(len(array)))
+            for line in map(json.loads, _lines(index)) if of_tokens or os.path.exists(index) else usual:
+                last = first + line.get("vectors", 1)
+                if last <= len(array):  # else the counts differ
+                    yield array[first:last] if of_tokens else array[first], line["id"], None
+                first = last
+            if first != len(array):
+                raise ValueError(f"{index} is for {first} vectors, and the array has {len(array)}")
         elif self._suffix == ".jsonl":
-            dtype = self.manifest["settings"]["dtype"]  # decimals of float16 are not exactly its numbers
-            for lines in in_chunks(map(json.loads, _lines(self.path)), _ROWS):
-                if kept := [line for line in lines if line[_COLUMN]]:
-                    vectors: Any = [np.array(line[_COLUMN], dtype) for line in kept]
-                    vectors = MultiVectors.of("", vectors) if of_tokens else np.array(vectors)
-                    yield [line["id"] for line in kept], None, vectors
+            yield from ((line[_COLUMNS[0]], line["id"], None) for line in map(json.loads, _lines(self.path)))
         else:
-            wanted, first = (_COLUMN, "id", text_column), 0
+            wanted = ("id", *text_columns, *_COLUMNS)
             for batch in parquet.batches(self.path, lambda names: [name for name in wanted if name in names]):
-                valid, read = np.flatnonzero(batch[_COLUMN].is_valid()), batch.schema.names
-                ids, texts = (batch[name].to_pylist() if name in read else None for name in wanted[1:])
-                ids = ids or range(first, first + len(batch))
+                found = {name: batch[name] for name in wanted if name in batch.schema.names}
+                column = next((found[name] for name in _COLUMNS if name in found), None)
+                if column is None:
+                    raise ValueError(f"it has no column {', '.join(_COLUMNS)}")
+                ids = found["id"].to_pylist() if "id" in found else range(first, first + len(batch))
+                parts = [map(as_text, found[name].to_pylist()) for name in text_columns if name in found]
+                texts = map(joined, zip(*parts, strict=True)) if parts else [None] * len(batch)
+                yield from zip(column.to_numpy(zero_copy_only=False), map(as_text, ids), texts, strict=True)
                 first += len(batch)
-                if len(valid):
-                    column, flat = batch[_COLUMN], batch[_COLUMN].flatten()
-                    if of_tokens:
-                        lengths = column.value_lengths().drop_null().to_numpy()
-                        of_all = flat.flatten().to_numpy().reshape(len(flat), -1)
-                        vectors = MultiVectors(of_all, np.cumsum([0, *lengths]))
-                    else:
-                        vectors = flat.to_numpy().reshape(len(valid), -1)
-                    yield [ids[row] for row in valid], texts and [texts[row] for row in valid], vectors
 
 
 def _lines(path: str) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from minibert._utils.validation import check_choice, check_int, counted
 from minibert._version import __version__
 from minibert.corpus import manifests
 from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task
-from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
+from minibert.corpus.sources import ON_EMPTY, ON_ERROR, SEPARATOR, InputLine, Source, in_memory, numbered_lines, survey
 
 SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
@@ -165,6 +165,7 @@ def run_shards(
     start = time.perf_counter()
     output, resume, shard_size = task.files[0].output, options.resume, options.shard_size
     own = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
+    own |= {"text_separator": SEPARATOR} if any(len(source.text_columns) > 1 for source in sources) else {}
     settings = {**(options.settings or {}), **settings, **own}
     _refuse_inputs(sources, [manifests.path_of(output), *(file.output for file in task.files)])
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
@@ -234,7 +235,7 @@ def run_shards(
             return folder.save(number, write)
 
         with progress_bar(total, show=options.show_progress, initial=known) as progress:
-            for chunk in in_memory(numbered_lines(files, checksums), shard_size):
+            for chunk in in_memory(numbered_lines(files, checksums), shard_size, task.numbers):
                 if n_shards not in done:
                     begin(chunk)
                 while begun and (n_shards in done or not task.has_room(len(begun))):

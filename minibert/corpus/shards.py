@@ -129,6 +129,10 @@ class Task:
         """Begin to compute a shard, and return a function that waits for the result."""
         return lambda: None
 
+    def numbers(self, line: InputLine) -> int:
+        """Return the most numbers that a line has, if it has several vectors; a shard has about `SHARD_NUMBERS`."""
+        return 0
+
     def has_room(self, begun: int) -> bool:
         """Return whether to begin another shard before the oldest of the `begun` shards is saved."""
         return False
@@ -281,11 +285,8 @@ class RunFolder:
         earlier = {output["name"] for output in manifests.outputs_of(manifests.read(self.beside) or {})}
         for file in self.task.files[1:]:
             if os.path.lexists(file.output) and os.path.basename(file.output) not in earlier:
-                raise FileExistsError(
-                    f"{file.output} exists, and the run would replace it by a file beside {self.output}; but no "
-                    f"manifest ({self.beside.name}) says that minibert wrote it. Move it elsewhere, or give another "
-                    "output."
-                )
+                why = f"{file.output} exists, and no manifest ({self.beside.name}) says that minibert wrote it."
+                raise FileExistsError(f"{why} The run would replace it. Move it elsewhere, or give another output.")
 
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest. From now on there is a run to resume."""
@@ -413,10 +414,8 @@ class RunFolder:
         if self.task.into_folder:
             known = {path.name for number in range(count) for path in self._final_files(number)}
             if others := [name for name in _names(self.output) if name not in known]:
-                raise FileExistsError(
-                    f"{self.output} holds other files: {', '.join(map(printable, others[:3]))}. Readers of the folder "
-                    "would take them for vectors of this run. Delete or move them, or give another folder."
-                )
+                what = f"{self.output} holds other files: {', '.join(map(printable, others[:3]))}"
+                raise FileExistsError(f"{what}. Delete or move them, or give another folder.")
 
 
 def _state_of(path: Path) -> dict[str, int] | None:

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +38,14 @@ ON_EMPTY = ("keep", "null", "skip", "error")
 
 _SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl", ".tab": "tsv"} | {f".{name}": name for name in INPUT_FORMATS[1:]}
 
+SEPARATOR = "\n"
+"""Between the texts of several columns. It is in the manifest."""
+
 _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
+
+# How files begin that are not read.
+_UNREAD = {b"BZh91AY": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "Zstandard", b"PK\3\4": "zip"}
+_COMPRESSED = re.compile(r"\.(gz|bz2|xz|zst|zip)$")
 
 # Most bytes of a line, or characters of a CSV row, without its end. The csv module limits a field to 131,072; a
 # book has more. Without a limit a quote that is never closed would read the rest of the file into memory.
@@ -48,6 +56,9 @@ _BLOCK = 2**16  # bytes or characters that are skipped at a time
 
 # Most characters of the input lines that are held in memory, not counting the line that was read last.
 _CHARACTERS_AT_ONCE = 2**25
+
+SHARD_NUMBERS = 2**22
+"""About the most numbers of a shard of lines that have several vectors each; 10,000 vectors of MiniLM have as many."""
 
 # A run that stops shows at most this number of bad lines, and counts the others.
 _PROBLEMS_SHOWN = 20
@@ -62,8 +73,9 @@ class Source:
     path : str
         "-" means the standard input.
     format : {"text", "jsonl", "csv", "tsv", "parquet"}
-    text_column : str
-        The column or key of the text; not used for plain text.
+    text_column : str or sequence of str
+        The column or key of the text; not used for plain text. Of several the texts are joined with `SEPARATOR` in
+        between; those that are null or empty are left out. If all are null, the text is null.
     id_column : str, optional
         The column or key of the id; default: input lines are numbered.
     name : str, optional
@@ -72,14 +84,14 @@ class Source:
     Raises
     ------
     ValueError
-        The format is not one of these, or it does not have ids.
+        The format is not one of these, or it does not have ids. A column of the text is named twice.
     OSError
         The path holds a NUL character.
     """
 
     path: str
     format: str
-    text_column: str = "text"
+    text_column: str | Sequence[str] = "text"
     id_column: str | None = None
     name: str = ""
 
@@ -91,6 +103,14 @@ class Source:
             raise OSError(f"{self.name} cannot be read: the name of a file cannot hold a NUL character.")
         if self.format == "text" and self.id_column is not None:
             raise ValueError(f"id_column={self.id_column!r}, but plain text does not have columns; expected None.")
+        if len(set(columns := self.text_columns)) < max(1, len(columns)):
+            raise ValueError(f"text_column={self.text_column!r}; expected a name, or several different ones.")
+        object.__setattr__(self, "text_column", columns[0] if len(columns) == 1 else columns)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of the text."""
+        return (self.text_column,) if isinstance(self.text_column, str) else tuple(self.text_column)
 
 
 @dataclasses.dataclass(slots=True)
@@ -134,7 +154,12 @@ class InputLine:
 
 def input_format(path: str) -> str:
     """Return the format that a file's name implies; a name without a known suffix means plain text."""
-    return _SUFFIXES.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
+    return _SUFFIXES.get(os.path.splitext(_COMPRESSED.sub("", path))[1].lower(), "text")
+
+
+def joined(texts: Iterable[str | None]) -> str | None:
+    """Return the texts of several columns as one, see `Source`."""
+    return SEPARATOR.join(filter(None, given)) if (given := [text for text in texts if text is not None]) else None
 
 
 def read_input_lines(source: Source) -> Iterator[InputLine]:
@@ -145,9 +170,10 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
     OSError
         The file cannot be read, or its data are damaged.
     ValueError
-        The file is one JSON array. A column that is asked for is missing, or is there twice. It is unknown where the
-        next row begins: this happens after a broken quote in a CSV row of several lines; a broken quote in a row of one
-        line makes only that row a bad line. The message names the file and the line.
+        The file is one JSON array, is compressed but not by gzip, or its lines end in carriage returns. A column that
+        is asked for is missing, or is there twice. It is unknown where the next row begins: this happens after a broken
+        quote in a CSV row of several lines; a broken quote in a row of one line makes only that row a bad line. The
+        message names the file and the line.
     """
     standard_input = source.path == "-"
     if standard_input and sys.stdin is None:
@@ -159,13 +185,18 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
                 return
             file = io.BufferedReader(raw, 2**16)  # type: ignore[type-var]
             try:
+                begin = file.peek(_BLOCK)
                 # The standard input does not have a name with a suffix.
-                compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
+                compressed = source.path.endswith(".gz") or begin.startswith(_GZIP)
+                unread = [what for start, what in _UNREAD.items() if begin.startswith(start)]
+                if unread or (b"\r" in begin.rstrip(b"\r") and b"\n" not in begin and not compressed):
+                    what = f"{unread[0]} data" if unread else "lines that end in carriage returns, not in newlines"
+                    raise ValueError(f"{source.name} holds {what}, which are not read; convert it first.")
                 stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
                 yield from (_read_table if source.format in ("csv", "tsv") else _read_lines)(source, stream)
             finally:
                 file.detach()  # else the standard input is closed with it
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:  # the last one of a Parquet column
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:  # the last one of Parquet
         raise OSError(f"{source.name} cannot be read: {os_reason(error)}.") from error
 
 
@@ -227,7 +258,7 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
         value = json.loads(line, object_pairs_hook=tuple)  # a dict would hide a key that is there twice
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    if isinstance(value, str) and source.id_column is None:
+    if isinstance(value, str) and source.id_column is None and len(source.text_columns) == 1:
         value = ((source.text_column, value),)
     if not isinstance(value, tuple):
         raise ValueError(f"holds {type(value).__name__}; expected a JSON object")
@@ -237,23 +268,29 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
 def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator[str | int | None]:
     """Yield the id and the text (it can be null) of the keys and values of an object."""
     names = [name for name, _ in pairs]
-    for name in (source.id_column, source.text_column):
+    for name in (source.id_column, *source.text_columns):
         if names.count(str(name)) > 1:
             raise ValueError(f"has {name!r} twice")
     value = dict(pairs)
-    line_id = None if source.id_column is None else value.get(source.id_column)
+    line_id = None if source.id_column is None else as_text(value.get(source.id_column))
     if source.id_column is not None and (isinstance(line_id, bool) or not isinstance(line_id, str | int)):
         raise ValueError(f"does not have an id (a string or a whole number) under {source.id_column!r}")
     if isinstance(line_id, str):
         check_text(line_id, "the id")
     yield line_id
-    if source.text_column not in value:
-        raise ValueError(f"does not have {source.text_column!r}; it has {brief(names)}")
-    text = value[source.text_column]
-    if text is not None and not isinstance(text, str):
-        kind = "an object" if isinstance(text, tuple) else type(text).__name__
-        raise ValueError(f"holds {kind} as {source.text_column!r}; expected a text")
+    for name in source.text_columns:
+        if name not in value:
+            raise ValueError(f"does not have {name!r}; it has {brief(names)}")
+        if not isinstance(value[name], str | bytes | None):
+            kind = "an object" if isinstance(value[name], tuple) else type(value[name]).__name__
+            raise ValueError(f"holds {kind} as {name!r}; expected a text")
+    text = joined(as_text(value[name]) for name in source.text_columns)
     yield None if text is None else check_text(text, "the text")
+
+
+def as_text(value: Any) -> Any:
+    """Return the bytes of a Parquet column as a text, any other value as it is."""
+    return _checked(value.decode("utf-8", "surrogateescape")) if isinstance(value, bytes) else value
 
 
 def _read_parquet(source: Source, file: Any) -> Iterator[InputLine]:
@@ -264,7 +301,7 @@ def _read_parquet(source: Source, file: Any) -> Iterator[InputLine]:
 
 def _check_columns(source: Source, names: Sequence[str]) -> list[str]:
     """Return the columns that are asked for; raise if a table has one of them never or twice."""
-    wanted = [name for name in (source.text_column, source.id_column) if name is not None]
+    wanted = [name for name in (*source.text_columns, source.id_column) if name is not None]
     for name in wanted:
         if names.count(name) > 1:
             raise ValueError(f"{source.name} has {names.count(name)} columns {name!r}. Give each another name.")
@@ -291,9 +328,8 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
             row = next(rows, None)
         except csv.Error as error:
             if lines.number > line or lines.ends_in_quotes:  # the start of the next row is unknown
-                why = "The row has several lines, so it is unknown where the next row begins."
-                how = "Correct it; on_error= cannot skip it."
-                raise ValueError(f"{source.name}, line {line}: {error}. {why} {how}") from error
+                why = "The row has several lines, and where it ends is unknown: correct it; on_error= cannot skip it."
+                raise ValueError(f"{source.name}, line {line}: {error}. {why}") from error
             yield InputLine(None, None, source.name, line, f"is not a row of a table: {error}")
         else:
             if row is None:
@@ -306,10 +342,10 @@ def _row_fields(source: Source, header: Sequence[str], row: list[str]) -> Iterat
     if len(row) != len(header):
         raise ValueError(f"has {len(row)} columns, but the header has {len(header)}")
     yield None if source.id_column is None else _checked(row[header.index(source.id_column)])
-    yield _checked(row[header.index(source.text_column)])
+    yield joined([_checked(row[header.index(name)]) for name in source.text_columns])
 
 
-class _TableLines:
+class _TableLines(Iterator[str]):
     """The lines of a table for the csv module. A row that is too long raises csv.Error.
 
     Attributes
@@ -324,9 +360,6 @@ class _TableLines:
 
     def __init__(self, stream: Any) -> None:
         self._stream, self.number, self.row_bytes, self.ends_in_quotes = stream, 0, 0, False
-
-    def __iter__(self) -> _TableLines:
-        return self
 
     def __next__(self) -> str:
         data = self._stream.readline(max(1, _LINE_LIMIT + len(b"\r\n") - self.row_bytes))
@@ -403,11 +436,9 @@ def survey(
     if n_problems:
         problems += [f"... and {n_problems - len(problems)} more"] if n_problems > len(problems) else []
         skip, null = (" or ".join(f"{name}={how!r}" for name in sorted(options)) for how in ("skip", "null"))
-        raise ValueError(
-            f"{counted(n_problems, 'input line')} cannot be used; nothing was computed:\n"
-            + "\n".join(problems)
-            + f"\nCorrect them, leave them out ({skip}), or keep their rows without vectors ({null})."
-        )
+        what = f"{counted(n_problems, 'input line')} cannot be used; nothing was computed:"
+        how = f"Correct them, leave them out ({skip}), or keep their rows without vectors ({null})."
+        raise ValueError("\n".join([what, *problems, how]))
     if not count:
         raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
     return checksums, count
@@ -418,10 +449,16 @@ def texts_of(lines: Sequence[InputLine]) -> list[str]:
     return [line.text for line in lines if line.text is not None]
 
 
-def in_memory(lines: Iterable[InputLine], most: int) -> Iterator[list[InputLine]]:
-    """Yield input lines in lists of at most this number, and of so many characters that the memory holds them."""
+def in_memory(
+    lines: Iterable[InputLine], most: int, numbers: Callable[[InputLine], int] = lambda line: 0
+) -> Iterator[list[InputLine]]:
+    """Yield input lines in lists of at most this number, and of so many characters that the memory holds them.
+
+    `numbers` says how many numbers are computed of a line: a list ends when it has `SHARD_NUMBERS`.
+    """
 
     def weight(line: InputLine) -> int:
-        return sum(len(value) for value in (line.text, line.id, line.problem) if isinstance(value, str))
+        characters = sum(len(value) for value in (line.text, line.id, line.problem) if isinstance(value, str))
+        return characters + numbers(line) * _CHARACTERS_AT_ONCE // SHARD_NUMBERS
 
     return in_chunks(lines, most, weight, _CHARACTERS_AT_ONCE)

@@ -17,14 +17,12 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import IntArray
 from minibert.corpus import parquet
 from minibert.corpus.shards import Counts, ShardFile
-from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.similarity import rounded
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")
 
 _FORMAT = 1  # of Parquet files
-_ROWS_AT_ONCE = 512  # that are converted to text together
 
 # Made once, because json.dumps makes an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -138,14 +136,12 @@ class VectorWriter:
         converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
         if len(self.files) == 2:
             files[0].write(converted.data)
-            for chunk in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):
-                files[1].write(b"".join(json_line({"row": number, **row}) for number, row in chunk))
+            files[1].writelines(json_line({"row": number, **row}) for number, row in enumerate(rows, first))
         elif self.files[0].suffix == ".parquet":
             self._write_parquet(files[0], rows, converted, ends)
         else:
             of_rows = converted if ends is None else np.split(converted, ends[1:-1])
-            for pairs in in_chunks(zip(rows, of_rows, strict=True), _ROWS_AT_ONCE):
-                files[0].write(b"".join(_vector_line(row, vector) for row, vector in pairs))
+            files[0].writelines(map(_vector_line, rows, of_rows))
 
     def _write_parquet(
         self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any], ends: IntArray | None

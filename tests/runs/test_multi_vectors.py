@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from minibert.corpus.embed import embed_corpus
 from minibert.corpus.readers import VectorFile
 from minibert.corpus.shards import RunFolder
 from minibert.corpus.sources import Source
-from minibert.vectors.multi_vectors import maxsim
+from minibert.vectors.multi_vectors import LambdaTokenPooling, TokenPooling, maxsim
 from tests.support.command_line import run
 from tests.support.corpus_runs import contents, text_file, texts_of
 from tests.support.multi_vectors import bert_folder, native, pylate
+from tests.support.outcomes import peak_of
+from tests.support.report import REPORT
 
 OUTPUTS = ("out.npy", "out.jsonl", "out.parquet", "out/")
 
@@ -161,6 +164,85 @@ def test_search_finds_the_best_documents(
     hits = [json.loads(line) for line in printed.splitlines()]
     assert [hit["text"] for hit in hits] == [given[i] for i in best]
     np.testing.assert_allclose([hit["score"] for hit in hits], scores[best], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_shard_holds_numbers_and_not_texts(
+    model: MultiVectorEncoder, source: Source, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard ends when it may have so many numbers. The vectors are those of larger shards."""
+    for part, most in (("large", 2**22), ("small", 600)):
+        (tmp_path / part).mkdir()
+        saved = list[int]()
+        save = RunFolder.save
+
+        def counting(
+            self: RunFolder, number: int, write: Callable[..., Any], save: Any = save, saved: Any = saved
+        ) -> Any:
+            counts = save(self, number, write)
+            saved.append(counts.n_tokens * 16)
+            return counts
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "save", counting)
+            patch.setattr("minibert.corpus.sources.SHARD_NUMBERS", most)
+            summary = embed_corpus(model, [source], f"{tmp_path}/{part}/{name}", report=silent, on_empty="null")
+        assert (summary.n_texts, len(saved) > 5) == (45, part == "small")
+        longest = 16 * max(map(len, documents(model, texts_of(45))))
+        assert max(saved) < most + longest
+    query = np.asarray(model.encode_query("a cat"))
+    found = [VectorFile(f"{tmp_path}/{part}/{name}").search(query, 50, maxsim) for part in ("large", "small")]
+    assert found[0] == found[1]
+    if not name.endswith(("/", ".parquet")):  # whose files have a part for each shard
+        assert (tmp_path / "large" / name).read_bytes() == (tmp_path / "small" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_memory_does_not_grow_with_token_vectors(folder: Path, tmp_path: Path, dtype: str) -> None:
+    """1,024 texts of 510 tokens have 32 MB of vectors."""
+    peaks = []
+    for count in (512, 1536):
+        text_file(tmp_path / "a.txt", [f"{i} " + "the cat sat on the mat " * 90 for i in range(count)])
+        arguments = ["embed", "--multi-vector", "-m", str(folder), "-i", f"{tmp_path}/a.txt", "--progress", "never"]
+        arguments += ["-o", f"{tmp_path}/{count}.npy", "--dtype", dtype]
+        peaks.append(peak_of(f"from minibert.cli import main\nassert main({arguments!r}) == 0"))
+    REPORT.append(f"embed --multi-vector, {dtype}: peak {peaks[0]:.0f} MB with 512 texts, {peaks[1]:.0f} with 1536")
+    assert peaks[1] < peaks[0] + 25
+
+
+def every_second(vectors: np.ndarray) -> np.ndarray:
+    return vectors[::2]
+
+
+class Unnamed(TokenPooling):
+    """A pooling of the user, with an attribute whose repr is an address."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.own = object()
+        self.step = step
+
+    def pool_one(self, embedding: np.ndarray) -> np.ndarray:
+        return embedding[:: self.step]
+
+
+@pytest.mark.parametrize("make", [lambda: LambdaTokenPooling(every_second), lambda: Unnamed(2)])
+def test_a_manifest_is_the_same_in_another_process(folder: Path, source: Source, tmp_path: Path, make: Any) -> None:
+    """Functions and objects have other addresses there; here they are others because both are alive."""
+    one, other = (MultiVectorEncoder(folder).append(make()) for _ in range(2))
+    pooling = other[len(other) - 1]
+    if isinstance(pooling, LambdaTokenPooling):
+        pooling.pool_fn = types.FunctionType(every_second.__code__, {}, "every_second")
+        pooling.pool_fn.__qualname__ = every_second.__qualname__
+    assert repr(one[len(one) - 1]) != repr(pooling)
+    out = tmp_path / "out.npy"
+    embed(one, source, out)
+    assert "0x" not in json.dumps(json.loads(Path(f"{out}.manifest.json").read_text())["settings"])
+    assert embed(other, source, out, resume=True) is None
+    with pytest.raises(ValueError, match="step" if isinstance(pooling, Unnamed) else "modules"):
+        embed(MultiVectorEncoder(folder).append(Unnamed(3)), source, out, resume=True)
 
 
 def test_options_for_sentence_vectors_are_refused(
