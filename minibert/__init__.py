@@ -13,59 +13,12 @@ To read how it works, begin with bert/tiny.py, then bert/encoder.py, bert/refere
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert._utils.foreign import add_aliases, missing_names
 from minibert._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from minibert import exact as exact
-    from minibert import inside as inside
-    from minibert import learn as learn
-    from minibert import parity as parity
-    from minibert.bert.config import BertConfig as BertConfig
-    from minibert.errors import DownloadError as DownloadError
-    from minibert.errors import ModelFormatError as ModelFormatError
-    from minibert.models.bert import BertModel as BertModel
-    from minibert.models.heads import AutoConfig as AutoConfig
-    from minibert.models.heads import AutoModel as AutoModel
-    from minibert.models.heads import AutoModelForMaskedLM as AutoModelForMaskedLM
-    from minibert.models.heads import AutoModelForMultipleChoice as AutoModelForMultipleChoice
-    from minibert.models.heads import AutoModelForNextSentencePrediction as AutoModelForNextSentencePrediction
-    from minibert.models.heads import AutoModelForPreTraining as AutoModelForPreTraining
-    from minibert.models.heads import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
-    from minibert.models.heads import AutoModelForSequenceClassification as AutoModelForSequenceClassification
-    from minibert.models.heads import AutoModelForTokenClassification as AutoModelForTokenClassification
-    from minibert.models.heads import BertForMaskedLM as BertForMaskedLM
-    from minibert.models.heads import BertForMultipleChoice as BertForMultipleChoice
-    from minibert.models.heads import BertForNextSentencePrediction as BertForNextSentencePrediction
-    from minibert.models.heads import BertForPreTraining as BertForPreTraining
-    from minibert.models.heads import BertForQuestionAnswering as BertForQuestionAnswering
-    from minibert.models.heads import BertForSequenceClassification as BertForSequenceClassification
-    from minibert.models.heads import BertForTokenClassification as BertForTokenClassification
-    from minibert.models.heads import load as load
-    from minibert.models.outputs import BertModelOutput as BertModelOutput
-    from minibert.sentence.cross_encoder import CrossEncoder as CrossEncoder
-    from minibert.sentence.multi_vector_encoder import MultiVectorEncoder as MultiVectorEncoder
-    from minibert.sentence.sentence_transformers import SentenceTransformer as SentenceTransformer
-    from minibert.sentence.sparse_encoder import SparseEncoder as SparseEncoder
-    from minibert.sentence.sparse_vectors import SparseVectors as SparseVectors
-    from minibert.tasks.pipelines import pipeline as pipeline
-    from minibert.tokenizer.bert_tokenizer import AutoTokenizer as AutoTokenizer
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer as BertTokenizer
-    from minibert.tokenizer.bert_tokenizer import BertTokenizerFast as BertTokenizerFast
-    from minibert.trace.edits import Edit as Edit
-    from minibert.trace.edits import head_mask as head_mask
-    from minibert.trace.trace import Trace as Trace
-    from minibert.util import LoggingHandler as LoggingHandler
-    from minibert.vectors.layers import combine_layers as combine_layers
-    from minibert.vectors.similarity import SimilarityFunction as SimilarityFunction
-    from minibert.vectors.similarity import quantize_embeddings as quantize_embeddings
-    from minibert.vectors.token_vectors import TokenVectors as TokenVectors
-    from minibert.vectors.token_vectors import embed_tokens as embed_tokens
-    from minibert.vectors.token_vectors import word_occurrences as word_occurrences
-
-# Module -> the public names that are imported from it at their first use.
+# Module -> the public names that are imported from it at their first use. __init__.pyi has their types.
 _NAMES = {
     "bert.config": "BertConfig",
     "errors": "DownloadError ModelFormatError",

@@ -10,13 +10,16 @@ import functools
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
+
+Tensor: TypeAlias = "torch.Tensor"
+"""For annotations. Where torch is not installed, it is Any to a type checker."""
 
 
 def is_tensor(value: object) -> bool:

@@ -19,7 +19,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from minibert.models.pretrained import BertPreTrainedModel, class_of
 from minibert.models.stored import find_heads, is_part
 
 _Output = TypeVar("_Output", bound=outputs.ModelOutput)
+_Kind = TypeVar("_Kind", bound=BertPreTrainedModel[Any])
 
 
 # --- the models ------------------------------------------------------------------------------------------------------
@@ -239,14 +240,12 @@ class _Auto:
         raise TypeError(f"{name} does not make objects. Call {name}.from_pretrained(name_or_path).")
 
 
-class AutoModel(_Auto):
-    """The model of a checkpoint: `from_pretrained` gives the `BertModel` of its family, such as `RobertaModel`."""
-
-    _model: ClassVar[type[BertPreTrainedModel[Any]]] = BertModel
+class _AutoModel(_Auto, Generic[_Kind]):
+    _model: ClassVar[type[Any]] = BertModel
 
     @classmethod
     @lists_keywords()
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Any:
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> _Kind:
         """Load a model, as the `from_pretrained` of its class does; types without BERT's forward are refused by name.
 
         Raises
@@ -261,7 +260,11 @@ class AutoModel(_Auto):
         return kind.from_files(files, options)
 
 
-def _auto(model: type[BertHead[Any]]) -> type[AutoModel]:
+class AutoModel(_AutoModel[BertModel]):
+    """The model of a checkpoint: `from_pretrained` gives the `BertModel` of its family, such as `RobertaModel`."""
+
+
+def _auto(model: type[_Kind]) -> type[_AutoModel[_Kind]]:
     """Make the class AutoModelFor... of a model with a head."""
     text = f"The model of a checkpoint with this head: `from_pretrained` gives the `{model.__name__}` of its family."
     name = model.__name__.replace("Bert", "AutoModel")
@@ -271,7 +274,7 @@ def _auto(model: type[BertHead[Any]]) -> type[AutoModel]:
 AutoModelForMaskedLM = _auto(BertForMaskedLM)
 AutoModelForMultipleChoice = _auto(BertForMultipleChoice)
 AutoModelForNextSentencePrediction = _auto(BertForNextSentencePrediction)
-AutoModelForPreTraining = _auto(BertForPreTraining)
+AutoModelForPreTraining: type[_AutoModel[BertForPreTraining | BertForMaskedLM]] = _auto(BertForPreTraining)
 AutoModelForQuestionAnswering = _auto(BertForQuestionAnswering)
 AutoModelForSequenceClassification = _auto(BertForSequenceClassification)
 AutoModelForTokenClassification = _auto(BertForTokenClassification)

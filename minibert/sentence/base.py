@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 
-from minibert._utils import torch_interop
 from minibert._utils.files import make_folder, write_json
 from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords, check_remote_code
 from minibert._utils.reporting import warn_caller
+from minibert._utils.torch_interop import Scores, Tensor, check_torch, to_tensor
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.safetensors import write_safetensors
 from minibert.encode.options import EncodeOptions, WindowOptions
-from minibert.encode.run import CHUNK_SIZE, EncodedTexts
+from minibert.encode.run import CHUNK_SIZE, EncodedTexts, TextPlan
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_sharing
 from minibert.models.bert import BertModel
@@ -31,6 +31,9 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import check_text, checked_texts
 from minibert.tokenizer.windows import PairWindows, TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
+
+if TYPE_CHECKING:
+    from minibert.sentence.keywords import Vectors
 
 # sentence-transformers has had modules under these names since its beginning, and still reads them.
 HOME = "sentence_transformers.models"
@@ -309,7 +312,7 @@ class SentenceModel(TorchLike):
         """Refuse arguments of sentence-transformers that would change the result, and tensors if torch is missing."""
         loading.check_device(device)
         if convert_to_tensor or not convert_to_numpy:
-            torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
+            check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
             raise ValueError(f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}.")
 
@@ -378,9 +381,17 @@ class VectorModel(SentenceModel):
 
     _options: ClassVar[type[WindowOptions]] = EncodeOptions  # what `plan` takes
 
-    encode: Any
-    plan: Any
-    get_embedding_dimension: Any
+    def encode(self, *arguments: Any, **options: Any) -> Any:
+        """Turn texts into vectors."""
+        raise NotImplementedError
+
+    def plan(self, options: Any) -> TextPlan:
+        """Return what happens to each text of a call of `encode`."""
+        raise NotImplementedError
+
+    def get_embedding_dimension(self) -> int:
+        """Return the length of a vector."""
+        raise NotImplementedError
 
     @property
     def similarity_fn_name(self) -> str:
@@ -399,6 +410,12 @@ class VectorModel(SentenceModel):
         """Return `get_embedding_dimension()`. This is the name before sentence-transformers 6."""
         return self.get_embedding_dimension()
 
+    # fmt: off
+    @overload
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores: ...
+    @overload
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor: ...
+    # fmt: on
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).
 
@@ -413,6 +430,12 @@ class VectorModel(SentenceModel):
         """
         return similarity(self.similarity_fn_name, embeddings1, embeddings2)
 
+    # fmt: off
+    @overload
+    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores: ...
+    @overload
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor: ...
+    # fmt: on
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
         return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
@@ -468,10 +491,7 @@ class VectorModel(SentenceModel):
         chunk_size = check_int("chunk_size", chunk_size, 1)
         plan = self.plan(self._options(**options))
         exact = return_info or plan.windows.truncation != "silent"
-        chunks: Iterator[EncodedTexts] = plan.run(
-            inputs, chunk_size=chunk_size, progress=progress, exact=exact, info=return_info
-        )
-        return chunks
+        return plan.run(inputs, chunk_size=chunk_size, progress=progress, exact=exact, info=return_info)
 
     def encode_multi_process(self, inputs: Sequence[str], pool: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         """Return ``encode(inputs)``; sentence-transformers keeps this method for older programs."""
@@ -535,4 +555,4 @@ def _as_tensors(value: Any) -> Any:
         return [_as_tensors(part) for part in value]
     if isinstance(value, dict):
         return {name: _as_tensors(part) for name, part in value.items()}
-    return torch_interop.to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
+    return to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value

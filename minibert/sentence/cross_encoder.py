@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
 from minibert._utils.reproducible_math import softmax
+from minibert._utils.torch_interop import Tensor
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.encode.options import WindowOptions
 from minibert.encode.run import TextPlan, check_finite, packed
@@ -20,6 +21,9 @@ from minibert.sentence.loading import one_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
 from minibert.tokenizer.windows import PairWindows
+
+if TYPE_CHECKING:
+    from minibert.sentence.keywords import Float32Array, Pair, PairKeywords, Pairs
 
 # Old names of keywords -> the new ones.
 _RENAMED = {
@@ -136,28 +140,34 @@ class CrossEncoder(SentenceModel):
 
     # -- pairs to scores
 
-    def predict(
-        self,
-        inputs: Any = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        activation_fn: Any = None,
-        apply_softmax: bool | None = False,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: object = None,
-        pool: Mapping[str, Any] | None = None,
-        chunk_size: int | None = None,
-        *,
-        truncation: str = "warn",
-        sentences: Any = None,
-        activation_fct: Any = None,
-        num_workers: object = None,
-        task: str | None = None,
+    # fmt: off
+    @overload
+    def predict(self, inputs: Pair, *, convert_to_numpy: Literal[True] = ..., convert_to_tensor: Literal[False] = ...,
+                **options: Unpack[PairKeywords]) -> np.float32 | Float32Array: ...
+    @overload
+    def predict(self, inputs: Pairs, *, convert_to_numpy: Literal[True] = ..., convert_to_tensor: Literal[False] = ...,
+                **options: Unpack[PairKeywords]) -> Float32Array: ...
+    @overload
+    def predict(self, inputs: Pair | Pairs, *, convert_to_numpy: bool = ..., convert_to_tensor: Literal[True],
+                **options: Unpack[PairKeywords]) -> Tensor: ...
+    @overload
+    def predict(self, inputs: Pair, *, convert_to_numpy: Literal[False], convert_to_tensor: Literal[False] = ...,
+                **options: Unpack[PairKeywords]) -> Tensor: ...
+    @overload
+    def predict(self, inputs: Pairs, *, convert_to_numpy: Literal[False], convert_to_tensor: Literal[False] = ...,
+                **options: Unpack[PairKeywords]) -> list[Tensor]: ...
+    @overload  # other calls
+    def predict(self, inputs: Any = ..., *arguments: Any, convert_to_numpy: bool = ..., convert_to_tensor: bool = ...,
+                sentences: Any = ..., **options: Unpack[PairKeywords]) -> Any: ...
+    # fmt: on
+    def predict(  # type: ignore[misc]  # it does not take any number of arguments by position
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, batch_size: int = 32,
+        show_progress_bar: bool | None = None, activation_fn: Any = None, apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True, convert_to_tensor: bool = False, device: object = None,
+        pool: Mapping[str, Any] | None = None, chunk_size: int | None = None, *, truncation: str = "warn",
+        sentences: Any = None, activation_fct: Any = None, num_workers: object = None, task: str | None = None,
         processing_kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Score pairs of texts; equal pairs are computed once.
 
         Parameters

@@ -5,6 +5,9 @@ has its settings in artifact.metadata and its projection in the checkpoint. Sour
 multi_vector_encoder/model.py, multi_vector_encoder/modules/ and base/modules/transformer.py.
 """
 
+# mypy: disable-error-code="overload-overlap"
+# A str is a Sequence[str] too; the overload of one text comes first.
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,10 +15,11 @@ import inspect
 import os
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
 
 import numpy as np
 
+from minibert._utils.torch_interop import Scores, Tensor
 from minibert._utils.validation import FloatArray, check_bool, check_choice
 from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
@@ -32,6 +36,9 @@ from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import WholeTexts
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES, HierarchicalTokenPooling, TokenPooling
 from minibert.vectors.similarity import SimilarityFunction, normalize_embeddings
+
+if TYPE_CHECKING:
+    from minibert.sentence.keywords import Float32Array, Many, TokenKeywords, Vectors
 
 _HOMES = {
     "Dense": "base.modules.dense.Dense",
@@ -164,26 +171,38 @@ class MultiVectorEncoder(VectorModel):
         widths = (module.width for module in reversed(self._modules) if isinstance(module, VectorModule))
         return next(widths, self.config.hidden_size)
 
-    def encode(
-        self,
-        inputs: str | Sequence[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        output_value: str | None = "token_embeddings",
-        convert_to_numpy: bool = True,
-        device: object = None,
-        normalize_embeddings: bool = False,
-        pool: Mapping[str, Any] | None = None,
-        chunk_size: int | None = None,
-        token_pooling: TokenPooling | None = None,
-        task: str | None = None,
-        *,
-        truncation: str = "warn",
-        sentences: Any = None,
+    # fmt: off
+    @overload
+    def encode(self, inputs: str, *, output_value: Literal["token_embeddings"] = ...,
+               convert_to_numpy: Literal[True] = ..., **options: Unpack[TokenKeywords]) -> Float32Array: ...
+    @overload
+    def encode(self, inputs: Many, *, output_value: Literal["token_embeddings"] = ...,
+               convert_to_numpy: Literal[True] = ..., **options: Unpack[TokenKeywords]) -> list[Float32Array]: ...
+    @overload
+    def encode(self, inputs: str, *, output_value: Literal["token_embeddings"] = ...,
+               convert_to_numpy: Literal[False], **options: Unpack[TokenKeywords]) -> Tensor: ...
+    @overload
+    def encode(self, inputs: Many, *, output_value: Literal["token_embeddings"] = ...,
+               convert_to_numpy: Literal[False], **options: Unpack[TokenKeywords]) -> list[Tensor]: ...
+    @overload
+    def encode(self, inputs: str, *, output_value: None, convert_to_numpy: bool = ...,
+               **options: Unpack[TokenKeywords]) -> dict[str, Any]: ...
+    @overload
+    def encode(self, inputs: Many, *, output_value: None, convert_to_numpy: bool = ...,
+               **options: Unpack[TokenKeywords]) -> list[dict[str, Any]]: ...
+    @overload  # other calls
+    def encode(self, inputs: str | Many | None = ..., *arguments: Any, output_value: str | None = ...,
+               convert_to_numpy: bool = ..., sentences: str | Many | None = ...,
+               **options: Unpack[TokenKeywords]) -> Any: ...
+    # fmt: on
+    def encode(  # type: ignore[misc]  # it does not take any number of arguments by position
+        self, inputs: str | Sequence[str] | None = None, prompt_name: str | None = None, prompt: str | None = None,
+        batch_size: int = 32, show_progress_bar: bool | None = None, output_value: str | None = "token_embeddings",
+        convert_to_numpy: bool = True, device: object = None, normalize_embeddings: bool = False,
+        pool: Mapping[str, Any] | None = None, chunk_size: int | None = None, token_pooling: TokenPooling | None = None,
+        task: str | None = None, *, truncation: str = "warn", sentences: Any = None,
         processing_kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Turn texts into vectors of their tokens; equal texts are computed once.
 
         Parameters
@@ -242,6 +261,9 @@ class MultiVectorEncoder(VectorModel):
         vectors = plan.run_at_once(texts, show_progress_bar).tolist()
         return as_requested(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)
 
+    if TYPE_CHECKING:
+        encode_query = encode_document = encode  # type: ignore[assignment]
+
     def plan(self, options: EncodeOptions, task: str = "document") -> TokenPlan:
         """Return what happens to each text of a corpus or of a request, with the prompt of the task.
 
@@ -269,6 +291,12 @@ class MultiVectorEncoder(VectorModel):
         normalize = check_bool("normalize_embeddings", options.normalize_embeddings) and not as_dicts
         return TokenPlan(windows, first, task, (*self._modules[1:], *[_NORMALIZE] * normalize, *last), as_dicts)
 
+    # fmt: off
+    @overload
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors, **options: Any) -> Scores: ...
+    @overload
+    def similarity(self, embeddings1: Any, embeddings2: Any, **options: Any) -> Tensor: ...
+    # fmt: on
     def similarity(self, embeddings1: Any, embeddings2: Any, **options: Any) -> Any:
         """Score every query with every document, by `similarity_fn_name`: (m, n), float32.
 

@@ -5,18 +5,22 @@ without it they silently use another model. With this name they check the model:
 `minibert.compat.sentence_transformers` was imported.
 """
 
+# mypy: disable-error-code="overload-overlap"
+# A str is a Sequence[str] too; the overload of one text comes first.
+
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar, warn_caller
+from minibert._utils.torch_interop import Tensor
 from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice, is_masked
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.encode.modules import read_pipeline
@@ -30,6 +34,9 @@ from minibert.tokenizer.texts import as_texts, check_texts, sentence_spans
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.similarity import PRECISIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings, rounded
+
+if TYPE_CHECKING:
+    from minibert.sentence.keywords import Arrays, EncodeKeywords, Float32Array, Many
 
 
 class SentenceTransformer(VectorModel):
@@ -141,36 +148,59 @@ class SentenceTransformer(VectorModel):
 
     # -- texts to vectors
 
-    def encode(
-        self,
-        inputs: str | Sequence[str] | npt.NDArray[Any] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        output_value: str | None = "sentence_embedding",
-        precision: str | None = "float32",
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: object = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        pool: Mapping[str, Any] | None = None,
-        chunk_size: int | None = None,
-        *,
-        layers: LayerSelection | None = None,
-        layer_pooling: str = "concat",
-        pooling: str | Sequence[str] | None = None,
-        special_tokens: bool = True,
-        truncation: str = "warn",
-        stride: int = 0,
-        spans: Any = None,
-        out: npt.NDArray[Any] | None = None,
-        return_info: bool = False,
-        sentences: str | Sequence[str] | None = None,
-        task: str | None = None,
+    # fmt: off
+    @overload
+    def encode(self, inputs: str, *, output_value: str = ..., pooling: str | Sequence[str] | None = ...,
+               spans: Any = ..., **options: Unpack[Arrays]) -> Float32Array: ...
+    @overload
+    def encode(self, inputs: Many, *, pooling: Literal["none"], **options: Unpack[Arrays]) -> list[Float32Array]: ...
+    @overload
+    def encode(self, inputs: Many, *, output_value: Literal["sentence_embedding"] = ...,
+               pooling: str | Sequence[str] | None = ..., **options: Unpack[Arrays]) -> Float32Array: ...
+    @overload
+    def encode(self, inputs: Many, *, output_value: str = ..., spans: str | Sequence[Any] = ...,
+               **options: Unpack[Arrays]) -> list[Float32Array]: ...
+    @overload
+    def encode(self, inputs: str, *, output_value: None, **options: Unpack[Arrays]) -> dict[str, Any]: ...
+    @overload
+    def encode(self, inputs: Many, *, output_value: None, **options: Unpack[Arrays]) -> list[dict[str, Any]]: ...
+    @overload
+    def encode(self, inputs: str, *, return_info: Literal[True], spans: Any = ...,
+               **options: Unpack[EncodeKeywords]) -> tuple[Float32Array, TextInfo]: ...
+    @overload
+    def encode(self, inputs: Many, *, return_info: Literal[True],
+               **options: Unpack[EncodeKeywords]) -> tuple[Float32Array, list[TextInfo]]: ...
+    @overload
+    def encode(self, inputs: str | Many, *, convert_to_numpy: bool = ..., convert_to_tensor: Literal[True],
+               **options: Unpack[EncodeKeywords]) -> Tensor: ...
+    @overload
+    def encode(self, inputs: str, *, convert_to_numpy: Literal[False], convert_to_tensor: Literal[False] = ...,
+               **options: Unpack[EncodeKeywords]) -> Tensor: ...
+    @overload
+    def encode(self, inputs: Many, *, convert_to_numpy: Literal[False], convert_to_tensor: Literal[False] = ...,
+               **options: Unpack[EncodeKeywords]) -> list[Tensor]: ...
+    @overload
+    def encode(self, inputs: str | Many, *, precision: str = ..., out: npt.NDArray[Any] | None = ...,
+               **options: Unpack[EncodeKeywords]) -> npt.NDArray[Any]: ...
+    @overload  # other calls
+    def encode(self, inputs: str | Many | None = ..., *arguments: Any, output_value: str | None = ...,
+               precision: str | None = ..., convert_to_numpy: bool = ..., convert_to_tensor: bool = ...,
+               pooling: str | Sequence[str] | None = ..., spans: Any = ..., out: npt.NDArray[Any] | None = ...,
+               return_info: bool = ..., sentences: str | Many | None = ...,
+               **options: Unpack[EncodeKeywords]) -> Any: ...
+    # fmt: on
+    def encode(  # type: ignore[misc]  # it does not take any number of arguments by position
+        self, inputs: str | Sequence[str] | npt.NDArray[Any] | None = None, prompt_name: str | None = None,
+        prompt: str | None = None, batch_size: int = 32, show_progress_bar: bool | None = None,
+        output_value: str | None = "sentence_embedding", precision: str | None = "float32",
+        convert_to_numpy: bool = True, convert_to_tensor: bool = False, device: object = None,
+        normalize_embeddings: bool = False, truncate_dim: int | None = None, pool: Mapping[str, Any] | None = None,
+        chunk_size: int | None = None, *, layers: LayerSelection | None = None, layer_pooling: str = "concat",
+        pooling: str | Sequence[str] | None = None, special_tokens: bool = True, truncation: str = "warn",
+        stride: int = 0, spans: Any = None, out: npt.NDArray[Any] | None = None, return_info: bool = False,
+        sentences: str | Sequence[str] | None = None, task: str | None = None,
         processing_kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Turn texts into vectors; equal texts are computed once.
 
         Parameters
@@ -280,6 +310,9 @@ class SentenceTransformer(VectorModel):
         result = as_requested(result, convert_to_tensor, convert_to_numpy, single)
         plan.windows.too_long().add(n_truncated).warn()
         return (result, infos[0] if single else infos) if return_info else result
+
+    if TYPE_CHECKING:
+        encode_query = encode_document = encode  # type: ignore[assignment]
 
     def encode_iter(
         self, inputs: Iterable[str], *, out: npt.NDArray[Any] | None = None, **options: Any

@@ -1,11 +1,14 @@
 """`SparseEncoder`: texts in, one sparse vector each out, as sentence-transformers computes them with SPLADE models."""
 
+# mypy: disable-error-code="overload-overlap"
+# A str is a Sequence[str] too; the overload of one text comes first.
+
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,9 @@ from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_spar
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
 from minibert.vectors.similarity import SimilarityFunction
+
+if TYPE_CHECKING:
+    from minibert.sentence.keywords import Float32Array, Many, SparseKeywords
 
 # One text: its words, their weights.
 _Row = tuple[IntArray, FloatArray]
@@ -116,27 +122,38 @@ class SparseEncoder(VectorModel):
 
     # -- texts to vectors
 
-    def encode(
-        self,
-        inputs: str | Sequence[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        convert_to_tensor: bool = True,
-        convert_to_sparse_tensor: bool = True,
-        save_to_cpu: bool = False,
-        device: object = None,
-        max_active_dims: int | None = None,
-        pool: Mapping[str, Any] | None = None,
-        chunk_size: int | None = None,
-        *,
-        truncation: str = "warn",
-        stride: int = 0,
-        sentences: Any = None,
-        task: str | None = None,
+    # fmt: off
+    @overload
+    def encode(self, inputs: str, *, convert_to_tensor: bool = ..., convert_to_sparse_tensor: Literal[True] = ...,
+               **options: Unpack[SparseKeywords]) -> SparseVectors: ...
+    @overload
+    def encode(self, inputs: Many, *, convert_to_tensor: Literal[True] = ...,
+               convert_to_sparse_tensor: Literal[True] = ..., **options: Unpack[SparseKeywords]) -> SparseVectors: ...
+    @overload
+    def encode(self, inputs: str, *, convert_to_tensor: bool = ..., convert_to_sparse_tensor: Literal[False],
+               **options: Unpack[SparseKeywords]) -> Float32Array: ...
+    @overload
+    def encode(self, inputs: Many, *, convert_to_tensor: Literal[True] = ...,
+               convert_to_sparse_tensor: Literal[False], **options: Unpack[SparseKeywords]) -> Float32Array: ...
+    @overload
+    def encode(self, inputs: Many, *, convert_to_tensor: Literal[False], convert_to_sparse_tensor: Literal[True] = ...,
+               **options: Unpack[SparseKeywords]) -> list[SparseVectors]: ...
+    @overload
+    def encode(self, inputs: Many, *, convert_to_tensor: Literal[False], convert_to_sparse_tensor: Literal[False],
+               **options: Unpack[SparseKeywords]) -> list[Float32Array]: ...
+    @overload  # other calls
+    def encode(self, inputs: str | Many | None = ..., *arguments: Any, convert_to_tensor: bool = ...,
+               convert_to_sparse_tensor: bool = ..., sentences: str | Many | None = ...,
+               **options: Unpack[SparseKeywords]) -> Any: ...
+    # fmt: on
+    def encode(  # type: ignore[misc]  # it does not take any number of arguments by position
+        self, inputs: str | Sequence[str] | None = None, prompt_name: str | None = None, prompt: str | None = None,
+        batch_size: int = 32, show_progress_bar: bool | None = None, convert_to_tensor: bool = True,
+        convert_to_sparse_tensor: bool = True, save_to_cpu: bool = False, device: object = None,
+        max_active_dims: int | None = None, pool: Mapping[str, Any] | None = None, chunk_size: int | None = None, *,
+        truncation: str = "warn", stride: int = 0, sentences: Any = None, task: str | None = None,
         processing_kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Turn texts into sparse vectors; equal texts are computed once.
 
         Parameters
@@ -193,6 +210,9 @@ class SparseEncoder(VectorModel):
         if single:
             return vectors[0]
         return vectors if convert_to_tensor else list(vectors)
+
+    if TYPE_CHECKING:
+        encode_query = encode_document = encode  # type: ignore[assignment]
 
     def plan(self, options: SparseOptions) -> SparsePlan:
         """Return what happens to each text of a call of `encode`.

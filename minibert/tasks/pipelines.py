@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert._utils.validation import brief
@@ -49,6 +49,27 @@ _TASK_OF = {"BertForPreTraining": "fill-mask"} | {
 _OPTIONS = ("config", *LoadOptions.__dataclass_fields__)
 
 
+# fmt: off
+@overload
+def pipeline(task: Literal["fill-mask"], model: Any = ..., **arguments: Any) -> FillMaskPipeline: ...
+@overload
+def pipeline(task: Literal["text-classification", "sentiment-analysis"], model: Any = ..., **arguments: Any
+) -> TextClassificationPipeline: ...
+@overload
+def pipeline(task: Literal["token-classification", "ner"], model: Any = ..., **arguments: Any
+) -> TokenClassificationPipeline: ...
+@overload
+def pipeline(task: Literal["question-answering"], model: Any = ..., **arguments: Any) -> QuestionAnsweringPipeline: ...
+@overload
+def pipeline(task: Literal["zero-shot-classification"], model: Any = ..., **arguments: Any
+) -> ZeroShotClassificationPipeline: ...
+@overload
+def pipeline(task: Literal["next-sentence"], model: Any = ..., **arguments: Any) -> NextSentencePipeline: ...
+@overload
+def pipeline(task: Literal["feature-extraction"], model: Any = ..., **arguments: Any) -> FeatureExtractionPipeline: ...
+@overload
+def pipeline(task: str | None = ..., model: Any = ..., **arguments: Any) -> TaskPipeline: ...
+# fmt: on
 @lists_keywords(_OPTIONS)
 def pipeline(
     task: str | None = None,

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -327,6 +327,17 @@ def _word_tokens(text: TokenVectors, start: int, end: int) -> slice | None:
     return slice(first, stop)
 
 
+# fmt: off
+@overload
+def embed_tokens(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too
+    model: BertModel, tokenizer: BertTokenizer, texts: str, *, layers: LayerSelection = ..., layer_pooling: str = ...,
+    is_split_into_words: bool = ..., truncation: str = ..., max_length: int | None = ...) -> TokenVectors: ...
+@overload
+def embed_tokens(
+    model: BertModel, tokenizer: BertTokenizer, texts: Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any], *,
+    layers: LayerSelection = ..., layer_pooling: str = ..., is_split_into_words: bool = ..., truncation: str = ...,
+    max_length: int | None = ...) -> list[TokenVectors]: ...
+# fmt: on
 def embed_tokens(
     model: BertModel,
     tokenizer: BertTokenizer,

@@ -1,0 +1,200 @@
+"""The public names and their types, for type checkers and editors; __init__.py imports each at its first use."""
+
+from typing import Any
+
+from minibert import exact, inside, learn, parity
+from minibert import search as search
+from minibert import similarity as similarity
+from minibert import util as util
+from minibert._version import __version__
+from minibert.bert.config import BertConfig
+from minibert.errors import DownloadError, ModelFormatError
+from minibert.models.bert import BertModel
+from minibert.models.heads import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    load,
+)
+from minibert.models.outputs import BertModelOutput
+from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
+from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.sentence.sparse_encoder import SparseEncoder
+from minibert.sentence.sparse_vectors import SparseVectors
+from minibert.tasks.pipelines import pipeline
+from minibert.tokenizer.bert_tokenizer import AutoTokenizer, BertTokenizer, BertTokenizerFast
+from minibert.trace.edits import Edit, head_mask
+from minibert.trace.trace import Trace
+from minibert.util import LoggingHandler
+from minibert.vectors.layers import combine_layers
+from minibert.vectors.similarity import SimilarityFunction, quantize_embeddings
+from minibert.vectors.token_vectors import TokenVectors, embed_tokens, word_occurrences
+
+__all__ = [
+    "AutoConfig",
+    "AutoModel",
+    "AutoModelForMaskedLM",
+    "AutoModelForMultipleChoice",
+    "AutoModelForNextSentencePrediction",
+    "AutoModelForPreTraining",
+    "AutoModelForQuestionAnswering",
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
+    "AutoTokenizer",
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertModel",
+    "BertModelOutput",
+    "BertTokenizer",
+    "BertTokenizerFast",
+    "CrossEncoder",
+    "DownloadError",
+    "Edit",
+    "LoggingHandler",
+    "ModelFormatError",
+    "MultiVectorEncoder",
+    "SentenceTransformer",
+    "SimilarityFunction",
+    "SparseEncoder",
+    "SparseVectors",
+    "TokenVectors",
+    "Trace",
+    "__version__",
+    "combine_layers",
+    "embed_tokens",
+    "exact",
+    "head_mask",
+    "inside",
+    "learn",
+    "load",
+    "parity",
+    "pipeline",
+    "quantize_embeddings",
+    "word_occurrences",
+]
+
+# fmt: off
+# ruff: noqa: E701
+class _Config(BertConfig):
+    def __init__(self, **fields: Any) -> None: ...
+    def __getattr__(self, name: str) -> Any: ...  # the fields of a family
+
+class RobertaConfig(_Config): ...
+class RobertaTokenizer(BertTokenizer): ...
+RobertaTokenizerFast = RobertaTokenizer
+class RobertaModel(BertModel): ...
+class RobertaForMaskedLM(BertForMaskedLM): roberta: RobertaModel
+class RobertaForSequenceClassification(BertForSequenceClassification): roberta: RobertaModel
+class RobertaForTokenClassification(BertForTokenClassification): roberta: RobertaModel
+class RobertaForQuestionAnswering(BertForQuestionAnswering): roberta: RobertaModel
+class RobertaForMultipleChoice(BertForMultipleChoice): roberta: RobertaModel
+
+class XLMRobertaConfig(_Config): ...
+class XLMRobertaTokenizer(BertTokenizer): ...
+XLMRobertaTokenizerFast = XLMRobertaTokenizer
+class XLMRobertaModel(BertModel): ...
+class XLMRobertaForMaskedLM(BertForMaskedLM): roberta: XLMRobertaModel
+class XLMRobertaForSequenceClassification(BertForSequenceClassification): roberta: XLMRobertaModel
+class XLMRobertaForTokenClassification(BertForTokenClassification): roberta: XLMRobertaModel
+class XLMRobertaForQuestionAnswering(BertForQuestionAnswering): roberta: XLMRobertaModel
+class XLMRobertaForMultipleChoice(BertForMultipleChoice): roberta: XLMRobertaModel
+
+class CamembertConfig(_Config): ...
+class CamembertTokenizer(BertTokenizer): ...
+CamembertTokenizerFast = CamembertTokenizer
+class CamembertModel(BertModel): ...
+class CamembertForMaskedLM(BertForMaskedLM): roberta: CamembertModel
+class CamembertForSequenceClassification(BertForSequenceClassification): roberta: CamembertModel
+class CamembertForTokenClassification(BertForTokenClassification): roberta: CamembertModel
+class CamembertForQuestionAnswering(BertForQuestionAnswering): roberta: CamembertModel
+class CamembertForMultipleChoice(BertForMultipleChoice): roberta: CamembertModel
+
+class DistilBertConfig(_Config): ...
+class DistilBertTokenizer(BertTokenizer): ...
+DistilBertTokenizerFast = DistilBertTokenizer
+class DistilBertModel(BertModel): ...
+class DistilBertForMaskedLM(BertForMaskedLM): distilbert: DistilBertModel
+class DistilBertForSequenceClassification(BertForSequenceClassification): distilbert: DistilBertModel
+class DistilBertForTokenClassification(BertForTokenClassification): distilbert: DistilBertModel
+class DistilBertForQuestionAnswering(BertForQuestionAnswering): distilbert: DistilBertModel
+class DistilBertForMultipleChoice(BertForMultipleChoice): distilbert: DistilBertModel
+
+class MPNetConfig(_Config): ...
+class MPNetTokenizer(BertTokenizer): ...
+MPNetTokenizerFast = MPNetTokenizer
+class MPNetModel(BertModel): ...
+class MPNetForMaskedLM(BertForMaskedLM): mpnet: MPNetModel
+class MPNetForSequenceClassification(BertForSequenceClassification): mpnet: MPNetModel
+class MPNetForTokenClassification(BertForTokenClassification): mpnet: MPNetModel
+class MPNetForQuestionAnswering(BertForQuestionAnswering): mpnet: MPNetModel
+class MPNetForMultipleChoice(BertForMultipleChoice): mpnet: MPNetModel
+
+class ElectraConfig(_Config): ...
+class ElectraTokenizer(BertTokenizer): ...
+ElectraTokenizerFast = ElectraTokenizer
+class ElectraModel(BertModel): ...
+class ElectraForMaskedLM(BertForMaskedLM): electra: ElectraModel
+class ElectraForSequenceClassification(BertForSequenceClassification): electra: ElectraModel
+class ElectraForTokenClassification(BertForTokenClassification): electra: ElectraModel
+class ElectraForQuestionAnswering(BertForQuestionAnswering): electra: ElectraModel
+class ElectraForMultipleChoice(BertForMultipleChoice): electra: ElectraModel
+
+class NomicBertConfig(_Config): ...
+class NomicBertTokenizer(BertTokenizer): ...
+NomicBertTokenizerFast = NomicBertTokenizer
+class NomicBertModel(BertModel): ...
+class NomicBertForMaskedLM(BertForMaskedLM): nomic_bert: NomicBertModel
+class NomicBertForSequenceClassification(BertForSequenceClassification): nomic_bert: NomicBertModel
+class NomicBertForTokenClassification(BertForTokenClassification): nomic_bert: NomicBertModel
+class NomicBertForQuestionAnswering(BertForQuestionAnswering): nomic_bert: NomicBertModel
+class NomicBertForMultipleChoice(BertForMultipleChoice): nomic_bert: NomicBertModel
+
+class GteConfig(_Config): ...
+class GteTokenizer(BertTokenizer): ...
+GteTokenizerFast = GteTokenizer
+class GteModel(BertModel): ...
+class GteForMaskedLM(BertForMaskedLM): gte: GteModel
+class GteForSequenceClassification(BertForSequenceClassification): gte: GteModel
+class GteForTokenClassification(BertForTokenClassification): gte: GteModel
+class GteForQuestionAnswering(BertForQuestionAnswering): gte: GteModel
+class GteForMultipleChoice(BertForMultipleChoice): gte: GteModel
+
+class JinaEmbeddingsV3Config(_Config): ...
+class JinaEmbeddingsV3Tokenizer(BertTokenizer): ...
+JinaEmbeddingsV3TokenizerFast = JinaEmbeddingsV3Tokenizer
+class JinaEmbeddingsV3Model(BertModel): ...
+class JinaEmbeddingsV3ForMaskedLM(BertForMaskedLM): roberta: JinaEmbeddingsV3Model
+class JinaEmbeddingsV3ForSequenceClassification(BertForSequenceClassification): roberta: JinaEmbeddingsV3Model
+class JinaEmbeddingsV3ForTokenClassification(BertForTokenClassification): roberta: JinaEmbeddingsV3Model
+class JinaEmbeddingsV3ForQuestionAnswering(BertForQuestionAnswering): roberta: JinaEmbeddingsV3Model
+class JinaEmbeddingsV3ForMultipleChoice(BertForMultipleChoice): roberta: JinaEmbeddingsV3Model
+
+class ModernBertConfig(_Config): ...
+class ModernBertTokenizer(BertTokenizer): ...
+ModernBertTokenizerFast = ModernBertTokenizer
+class ModernBertModel(BertModel): ...
+class ModernBertForMaskedLM(BertForMaskedLM): model: ModernBertModel
+class ModernBertForSequenceClassification(BertForSequenceClassification): model: ModernBertModel
+class ModernBertForTokenClassification(BertForTokenClassification): model: ModernBertModel
+class ModernBertForQuestionAnswering(BertForQuestionAnswering): model: ModernBertModel
+class ModernBertForMultipleChoice(BertForMultipleChoice): model: ModernBertModel
