@@ -208,6 +208,16 @@ class CrossEncoder(SentenceModel):
         TypeError, ValueError
             An argument is wrong. An input is not a pair of texts, or is too long with truncation="error"; its index is
             named.
+
+        Examples
+        --------
+        >>> from minibert import CrossEncoder
+        >>> model = CrossEncoder("cross-encoder/ms-marco-MiniLM-L6-v2")
+        >>> scores = model.predict([("Where is the cat?", "A kitten naps."), ("Where is the cat?", "Stocks fell.")])
+        >>> scores.shape, scores.dtype
+        ((2,), dtype('float32'))
+        >>> bool(model.predict(("Where is the cat?", "A kitten naps.")) == scores[0])
+        True
         """
         pairs, single = as_pairs(one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)

@@ -243,6 +243,16 @@ class MultiVectorEncoder(VectorModel):
             Tensors are asked for, and torch is not installed.
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
+
+        Examples
+        --------
+        >>> from minibert import MultiVectorEncoder
+        >>> model = MultiVectorEncoder("colbert-ir/colbertv2.0")
+        >>> [vectors.shape for vectors in model.encode(["A kitten naps.", "Stocks fell."])]
+        [(6, 128), (4, 128)]
+        >>> query, documents = model.encode_query("Where is the cat?"), model.encode_document(["A kitten naps."])
+        >>> query.shape, model.similarity(query, documents).shape
+        ((32, 128), (1, 1))
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_numpy=convert_to_numpy)

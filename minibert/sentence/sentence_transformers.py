@@ -273,6 +273,20 @@ class SentenceTransformer(VectorModel):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named. A
             span has no token, or is in a part of the text that was cut off.
+
+        Examples
+        --------
+        >>> from minibert import SentenceTransformer
+        >>> model = SentenceTransformer("all-MiniLM-L6-v2")
+        >>> model.encode("A cat sleeps.").shape
+        (384,)
+        >>> vectors = model.encode(["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."])
+        >>> model.similarity(vectors, vectors).round(2)
+        array([[1.  , 0.71, 0.01],
+               [0.71, 1.  , 0.07],
+               [0.01, 0.07, 1.  ]], dtype=float32)
+        >>> model.encode("A cat sleeps.", output_value="token_embeddings").shape
+        (6, 384)
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)

@@ -194,6 +194,16 @@ class SparseEncoder(VectorModel):
             The model computes NaN or infinity.
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
+
+        Examples
+        --------
+        >>> from minibert import SparseEncoder
+        >>> model = SparseEncoder("naver/splade-v3")
+        >>> vectors = model.encode(["A cat sleeps.", "Stocks fell sharply."], max_active_dims=8)
+        >>> vectors
+        SparseVectors(shape=(2, 30522), nnz=16, dtype=float32)
+        >>> len(model.decode(vectors[0])), vectors.todense().shape
+        (8, (2, 30522))
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs)

@@ -64,14 +64,14 @@ def pylate(bert: Path, folder: Path, *, kind: str | None = "ColBERT", pooling: b
     return folder
 
 
-def stanford(bert: Path, folder: Path, metadata: dict[str, Any] | None = None) -> Path:
+def stanford(bert: Path, folder: Path, metadata: dict[str, Any] | None = None, width: int = DIMENSION) -> Path:
     """Write the files of ColBERTv2: the projection is in the checkpoint, the settings are in artifact.metadata."""
     shutil.copytree(bert, folder)
     config = json.loads((bert / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
     weights = {f"bert.{name}": tensor for name, tensor in load_file(bert / "model.safetensors").items()}
     torch.manual_seed(3)
-    weights["linear.weight"] = torch.randn(DIMENSION, config["hidden_size"])
+    weights["linear.weight"] = torch.randn(width, config["hidden_size"])
     save_file(weights, folder / "model.safetensors")
     if metadata is not None:
         (folder / "artifact.metadata").write_text(json.dumps(metadata))
