@@ -431,7 +431,7 @@ class VectorModel(SentenceModel):
         return similarity(self.similarity_fn_name, embeddings1, embeddings2)
 
     # fmt: off
-    @overload
+    @overload  # of two single vectors, a number
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores: ...
     @overload
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor: ...

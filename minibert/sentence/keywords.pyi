@@ -12,6 +12,7 @@ import numpy.typing as npt
 from minibert.sentence.sparse_vectors import SparseVectors
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.multi_vectors import TokenPooling
+from minibert.vectors.similarity import DenseVectors
 
 Many: TypeAlias = Sequence[str] | npt.NDArray[Any]
 """Several texts."""
@@ -19,7 +20,7 @@ Many: TypeAlias = Sequence[str] | npt.NDArray[Any]
 Pair: TypeAlias = tuple[str, str] | list[str]
 Pairs: TypeAlias = Sequence[Pair] | npt.NDArray[Any]
 
-Vectors: TypeAlias = npt.NDArray[Any] | SparseVectors | Sequence[npt.NDArray[Any]] | Sequence[Sequence[float]]
+Vectors: TypeAlias = DenseVectors | SparseVectors
 """What `similarity` answers with arrays; with tensors it answers with a tensor."""
 
 Float32Array: TypeAlias = npt.NDArray[np.float32]

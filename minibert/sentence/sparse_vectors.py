@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert._utils import torch_interop
 from minibert._utils.system import missing_library, require_memory
-from minibert._utils.torch_interop import Scores, as_dense_array
+from minibert._utils.torch_interop import Scores, Tensor, as_dense_array
 from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
 
@@ -114,7 +114,7 @@ class SparseVectors:
             raise missing_library("to_scipy()", error, "scipy") from error
         return csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.shape[-1]))
 
-    def to_tensor(self) -> Any:
+    def to_tensor(self) -> Tensor:
         """Return a sparse torch tensor (COO) of the same shape, as sentence-transformers does.
 
         Raises

@@ -13,14 +13,14 @@ power of two, which is exact. For vectors that hold NaN or infinity, NumPy's ari
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import warn_caller
-from minibert._utils.torch_interop import as_given, as_scores
+from minibert._utils.torch_interop import Scores, Tensor, as_given, as_scores
 from minibert._utils.validation import FloatArray, IntArray, as_array, as_vectors, check_choice, check_int, not_single
 
 __all__ = ["PRECISIONS", "SIMILARITY_FUNCTIONS", "SimilarityFunction", "check_similarity", "check_truncate_dim"]
@@ -28,7 +28,8 @@ __all__ += ["cos_sim", "dot_score", "euclidean_sim", "manhattan_sim", "normalize
 __all__ += ["pairwise_dot_score", "pairwise_euclidean_sim", "pairwise_manhattan_sim", "pytorch_cos_sim"]
 __all__ += ["quantize_embeddings", "truncate_embeddings"]
 
-_P = ParamSpec("_P")
+DenseVectors: TypeAlias = npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | Sequence[Sequence[float]]
+"""What functions of similarity answer with arrays; for tensors the answer is a tensor."""
 
 # Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
 _BLOCK = 2**22
@@ -37,8 +38,18 @@ _BLOCK = 2**22
 _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
-def _score(function: Callable[_P, FloatArray]) -> Callable[_P, Any]:
-    return as_scores(_quietly(function))
+class _ScoreFunction(Protocol):  # two single vectors have one number, which the pairwise functions return as it is
+    # fmt: off
+    @overload
+    def __call__(self, a: DenseVectors, b: DenseVectors) -> Scores: ...
+    @overload
+    def __call__(self, a: Any, b: Any) -> Tensor: ...
+    # fmt: on
+
+
+def _score(function: Callable[[Any, Any], FloatArray]) -> _ScoreFunction:
+    scored: Any = as_scores(_quietly(function))
+    return scored
 
 
 @_score
