@@ -9,11 +9,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import minibert
 from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
 from minibert.cli.options import add_model_options, add_options, add_verb, chosen, locate_model
 from minibert.cli.output import read_lines, report_problem, report_written
-from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
     from minibert.parity.report import Report
@@ -88,8 +86,7 @@ def _budget(text: str) -> str | float:
 
 
 def _subject(arguments: argparse.Namespace) -> Subject:
-    """Load the model with everything that it has: its pooler or head, its modules for sentences, its tokenizer."""
-    from minibert.encode.modules import check_modules, list_modules, read_pipeline
+    """Load the model with everything that it has."""
     from minibert.parity.truth import Subject
 
     if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):
@@ -97,24 +94,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
             f"--compute-type {compute_type}: the true values need float32. To see the error of this type, give "
             f"a dump of it: BertModel.from_pretrained(MODEL, compute_type={compute_type!r}).trace(**inputs).save(FILE)."
         )
-    options = chosen(arguments, ("backend", "num_threads", "shared_weights")) | {"compute_type": "float32"}
-    files = locate_model(arguments)
-    modules = list_modules(files)
-    dense = modules is not None and [module.kind for module in modules][:2] == ["Transformer", "Pooling"]
-    listed = check_modules(files, modules) if modules and dense else []
-    folder = files.subfolder(listed[0].path) if listed else files
-    pipeline = None
-    if listed:
-        model: Any = minibert.BertModel.from_files(folder, **options)
-        pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)
-    else:
-        model = minibert.load(arguments.model, revision=arguments.revision, **options)
-    try:
-        tokenizer = minibert.BertTokenizer.from_files(folder)
-    except ModelFormatError as error:
-        report_problem(f"warning: the tokenizer is left out: {error}")
-        tokenizer = None
-    return Subject(model, pipeline, tokenizer, arguments.model, folder)
+    options = chosen(arguments, ("backend", "num_threads", "shared_weights"))
+    return Subject.load(arguments.model, locate_model(arguments), **options)
 
 
 def _check(arguments: argparse.Namespace) -> int:

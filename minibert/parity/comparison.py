@@ -16,8 +16,10 @@ from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted, some_of
 from minibert.parity.citation import about
 from minibert.parity.diagnosis.causes import diagnose, namings
-from minibert.parity.diagnosis.mistake import Recipe
+from minibert.parity.diagnosis.forward import Forward
+from minibert.parity.diagnosis.mistake import Mistake, Recipe
 from minibert.parity.diagnosis.sentences import mislabelled
+from minibert.parity.diagnosis.suggested import rounded_weights
 from minibert.parity.diagnosis.unseen import unseen
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
@@ -25,7 +27,18 @@ from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_i
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
 from minibert.parity.symbols import ENTRIES, FIRST_STATES, states_of
-from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, unmasked
+from minibert.parity.truth import (
+    HALF_PRECISIONS,
+    VECTOR,
+    InapplicableError,
+    Padded,
+    Subject,
+    Unit,
+    Values,
+    rms,
+    round_to,
+    unmasked,
+)
 
 __all__ = ["NothingComparedError", "check"]
 
@@ -271,6 +284,8 @@ class _Comparison:
         states = [(row, array) for row, array in pairs if row.name in FIRST_STATES]
         if not stored and (not states or any(_within(row) or self._is_scaled(row, array) for row, array in states)):
             return None
+        if not stored and any(self._gives(mistake, rows) for mistake in rounded_weights()):
+            return None
         for precision in stored[:1] or HALF_PRECISIONS:
             units = self._truth.units([row.name for row in rows], precision)
             if all(
@@ -279,6 +294,20 @@ class _Comparison:
             ) and all(row.rms >= _LEAST_HALF * units[row.name].rms for row, _ in computed):
                 return precision, units
         return None
+
+    def _gives(self, mistake: Mistake, rows: list[Row]) -> bool:
+        """Return whether a float32 forward with a mistake gives the values of all rows."""
+        arrays, units = self._worst(rows), {row.name: row.unit for row in rows}
+        padded = Padded.of(self._subject.config, self._inputs)
+        try:
+            values = Forward(self._subject.model, padded, [mistake], np.float32).run_all()
+            return all(
+                rms(self._truth.unmasked(name, arrays[name]) - self._truth.unmasked(name, value)) <= RMS * units[name]
+                for name, value in values
+                if name in arrays
+            )
+        except InapplicableError:
+            return False
 
     def _is_scaled(self, row: Row, embeddings: FloatArray) -> bool:
         """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""

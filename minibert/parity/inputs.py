@@ -86,7 +86,7 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
 
     Parameters
     ----------
-    model : SentenceTransformer, BertModel or a model with a head
+    model : SentenceTransformer, BertModel, a model with a head, or a folder or hub id
     tokenizer : BertTokenizer, optional
         Default: the tokenizer of a `SentenceTransformer`. Without a tokenizer, the ids are made from a fixed seed.
     """

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert import reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch, positions_of
 from minibert.checkpoint.files import ModelFiles
-from minibert.encode.modules import Pipeline
+from minibert.encode.modules import Pipeline, check_modules, list_modules, read_pipeline
 from minibert.encode.pooling import pool
+from minibert.errors import ModelFormatError
 from minibert.models import float64
 from minibert.models.bert import BertModel
-from minibert.models.heads import BertHead
+from minibert.models.heads import BertHead, choose_class
 from minibert.models.inputs import INPUTS, pack
+from minibert.models.options import LoadOptions
 from minibert.models.stored import named_arrays
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
@@ -54,8 +59,28 @@ class Subject:
     files: ModelFiles | None = None
 
     @classmethod
+    def load(cls, name: str, files: ModelFiles, **options: Any) -> Subject:
+        """Load a model with all that it has: its pooler or head, its modules for sentences, its tokenizer."""
+        modules, options = list_modules(files), options | {"compute_type": "float32"}
+        dense = modules is not None and [module.kind for module in modules][:2] == ["Transformer", "Pooling"]
+        listed, pipeline = check_modules(files, modules) if modules and dense else [], None
+        model: Model
+        folder = files.subfolder(listed[0].path) if listed else files
+        if listed:
+            model = BertModel.from_files(folder, **options)
+            pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)
+        else:
+            model = choose_class(files, BertConfig.from_files(files).family).from_files(files, **options)
+        try:
+            tokenizer = BertTokenizer.from_files(folder)
+        except ModelFormatError as error:
+            warn_caller(f"The tokenizer is left out: {error}")
+            tokenizer = None
+        return cls(model, pipeline, tokenizer, name, folder)
+
+    @classmethod
     def of(cls, model: Any) -> Subject:
-        """Make a subject from a `BertModel`, a model with a head, or a `SentenceTransformer`.
+        """Make a subject from a `BertModel`, a model with a head, a `SentenceTransformer`, or a folder or hub id.
 
         Raises
         ------
@@ -66,12 +91,14 @@ class Subject:
         """
         if isinstance(model, Subject):
             return model
+        if isinstance(model, str | os.PathLike):
+            return cls.load(os.fspath(model), LoadOptions().locate(model))
         pipeline, tokenizer = None, None
         if hasattr(model, "pipeline") and hasattr(model, "model"):
             model, pipeline, tokenizer = model.model, model.pipeline, model.tokenizer
         if not hasattr(model, "with_ops") or not hasattr(model, "trace"):
             raise TypeError(
-                f"expected a model of minibert, got a {type(model).__name__}: give "
+                f"expected a model of minibert, got a {type(model).__name__}: give a folder, a hub id, "
                 "BertModel.from_pretrained(...), minibert.load(...) or SentenceTransformer(...)."
             )
         if model.compute_type != "float32":

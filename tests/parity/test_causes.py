@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -151,3 +152,34 @@ def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
     assert "so the bias is wrong" in by_name["2.attention.self.value"].text
     assert "do not sum to 1" in by_name["0.attention.self.probs"].text
     assert len(by_name["0.attention.self.probs"].names) == len(by_name["0.intermediate"].names) == LAYERS
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
+    """A model whose rows are blocks of ggml."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "num_hidden_layers": 2}
+    folder = random_checkpoint(tmp_path_factory.mktemp("wide") / "model", **sizes, max_position_embeddings=24)
+    return BertModel.from_pretrained(folder, backend="numpy")
+
+
+@pytest.mark.parametrize("kept", [(), ("types", "positions")])
+@pytest.mark.parametrize("rounding", ["float16", "bfloat16", "q8_0", "q4_0", "int8", "int8-rows"])
+def test_rounded_weights_are_a_cause_and_no_precision(wide: BertModel, rounding: str, kept: tuple[str, ...]) -> None:
+    """Converters leave small tables in float32. Weights in bfloat16 are no forward in bfloat16."""
+    inputs, mistake = parity.probe(wide).inputs, MISTAKES[f"D2.{rounding}-weights"]
+    symbols = tuple(symbol for symbol in mistake.symbols if symbol not in kept)
+    values = simulate(wide, inputs, dataclasses.replace(mistake, symbols=symbols))
+    for names in (["encoder.layer.1"], ["embeddings", "encoder.layer.0", "encoder.layer.1"]):
+        report = parity.check(wide, {name: values[name] for name in names}, inputs)
+        assert report.verdict == "wrong", names
+        assert any(mistake.text in finding.text for finding in report.diagnosis), (names, report.diagnosis)
+
+
+@pytest.mark.parametrize("names", ["*", "without scores"])
+def test_scores_that_a_dump_has_after_the_mask_do_not_hide_a_cause(subject: Subject, names: str) -> None:
+    values = dict(simulate(subject.model, subject.inputs, "A6.minus-ten"))
+    hidden = ~subject.inputs["attention_mask"].astype(bool)[:, None, None, :]
+    scores = {name: array - 10 * hidden for name, array in values.items() if name.endswith(".scores")}
+    values = {name: array for name, array in (values | scores).items() if names == "*" or name not in scores}
+    (finding, *_) = parity.check(subject.model, values, subject.inputs).diagnosis
+    assert "-10" in finding.text

@@ -403,7 +403,14 @@ def test_sentence_vectors(tmp_path: Path) -> None:
         parity.check(model.model, {"sentence_embedding": vectors}, inputs)
 
 
-@pytest.mark.parametrize("model", [None, "name", np.zeros(3), {}])
+@pytest.mark.parametrize("model", [None, 3, np.zeros(3), {}])
 def test_what_is_not_a_model_is_refused(model: Any) -> None:
     with pytest.raises(TypeError, match="expected a model of minibert"):
         parity.check(model, {"embeddings": np.zeros(3)}, {})
+
+
+def test_a_folder_is_a_model(small_folder: Path) -> None:
+    model = BertModel.from_pretrained(small_folder)
+    for one in (small_folder, str(small_folder)):
+        inputs = parity.probe(one).inputs
+        assert parity.check(one, dict(model.trace(**inputs)), inputs).verdict == "bits"

@@ -39,7 +39,7 @@ def test_the_forward_without_mistakes_is_right(subject: Subject) -> None:
 
 # q8_0 needs multiples of 32, P4 longer rows, and A6.padding ids of padding: see test_diagnosis.py, test_invented.py.
 @pytest.mark.parametrize(
-    "id", [id for id in MISTAKES if not id.startswith(("D2.q8_0", "P4", "A6.padding", *OTHER_FAMILIES))]
+    "id", [id for id in MISTAKES if not id.startswith(("D2.q8_0", "D2.q4_0", "P4", "A6.padding", *OTHER_FAMILIES))]
 )
 def test_a_mistake_is_outside_the_budget_or_provably_harmless(subject: Subject, id: str) -> None:
     """In the last state, or where the mistake is: the pooler, the vector, a name."""
@@ -89,7 +89,12 @@ def test_what_is_not_a_mistake_is_refused(subject: Subject, id: str) -> None:
 
 def test_what_a_model_cannot_do_is_said(subject: Subject) -> None:
     longest = {"input_ids": np.zeros((1, 512), np.int64)}
-    for id, inputs in (("D2.q8_0-weights", subject.inputs), ("E6.zero", subject.inputs), ("E3.plus-1", longest)):
+    for id, inputs in (
+        ("D2.q8_0-weights", subject.inputs),
+        ("D2.q4_0-weights", subject.inputs),
+        ("E6.zero", subject.inputs),
+        ("E3.plus-1", longest),
+    ):
         with pytest.raises(ValueError, match=f"{id} is not possible here"):
             simulate(subject.model, inputs, id)
 

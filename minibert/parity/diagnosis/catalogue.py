@@ -147,6 +147,8 @@ _WHAT_IS: dict[str, Mistake] = {
     "A9.heads": wrong.softmax_over(1),
     "A9.float16": part_mistake("probs", softmax=wrong.softmax_in_float16),
     "A9.no-shift": part_mistake("probs", softmax=wrong.softmax_without_shift),
+    "A15.flash": part_mistake(("scores", "context"), **wrong.FLASH),
+    "A15.ggml": part_mistake(("scores", "context", "intermediate"), **wrong.FLASH, activation=wrong.table_of_gelu),
     "A10.none": wrong.bias(lambda bias, config: np.zeros_like(bias)),
     "A10.transposed": wrong.bias(lambda bias, config: bias.swapaxes(1, 2)),
     "A10.scaled": wrong.bias(lambda bias, config: bias / bias.dtype.type(math.sqrt(config.head_size))),
@@ -212,11 +214,8 @@ _WHAT_IS: dict[str, Mistake] = {
     "D1.dropout": part_mistake(
         ("embeddings", "probs", *_SUMS), norm=wrong.drop, softmax=wrong.drop, add=wrong.drop_dense
     ),
-    "D2.float16-weights": wrong.rounded_weights(to_float16),
-    "D2.bfloat16-weights": wrong.rounded_weights(to_bfloat16),
-    "D2.q8_0-weights": wrong.rounded_weights(wrong.q8_0),
+    **{f"D2.{name}-weights": wrong.rounded_weights(rounding) for name, rounding in wrong.ROUNDINGS.items()},
     "D2.float16-words": part_mistake("words", rows=lambda inner, here, table, ids: to_float16(inner(here, table, ids))),
-    "D2.int8-weights": wrong.weights(DENSE, lambda weight, bias: (wrong.int8(weight), bias)),
     "D2.int8": wrong.product(wrong.dynamic_int8),
     "D2.float16": wrong.stored(to_float16),
     "D2.bfloat16": wrong.stored(to_bfloat16),
@@ -241,7 +240,17 @@ _WHAT_IS: dict[str, Mistake] = {
     ),
 }
 
-_ROUND = ("G2.ggml", "A9.float16", "D2.int8", "D2.float16", "D2.bfloat16", "D2.tf32", "D3.float16")
+_ROUND = (
+    "G2.ggml",
+    "A9.float16",
+    "A15.flash",
+    "A15.ggml",
+    "D2.int8",
+    "D2.float16",
+    "D2.bfloat16",
+    "D2.tf32",
+    "D3.float16",
+)
 
 
 # Mistakes that change a hidden state by rounding only, and the models of which this is true.

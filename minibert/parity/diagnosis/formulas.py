@@ -19,10 +19,10 @@ from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis.forward import Here, distances
 from minibert.parity.diagnosis.mistake import Mistake, Part, part_mistake
 from minibert.parity.symbols import DENSE, ENTRIES, NORMS
-from minibert.parity.truth import InapplicableError, Padded, to_float16
+from minibert.parity.truth import InapplicableError, Padded, to_bfloat16, to_float16
 
 _EVERY = tuple(entry.symbol for entry in ENTRIES)
-_LOOKUPS = _EVERY[:3]
+LOOK_UPS = _EVERY[:3]
 IN_LAYER = tuple(dict.fromkeys(entry.symbol for entry in ENTRIES if entry.module and "{i}" in entry.path))
 
 
@@ -123,6 +123,11 @@ def curve(name: str, *symbols: str) -> Mistake:
     return part_mistake(
         symbols or "intermediate", activation=lambda inner, here, x, _: CURVES[name](x).astype(x.dtype, copy=False)
     )
+
+
+def table_of_gelu(inner: Part, here: Here, x: FloatArray, name: str) -> FloatArray:
+    """Look up gelu in a table of float16; another activation is computed."""
+    return _ggml(x) if name.startswith("gelu") else inner(here, x, name)
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -383,6 +388,28 @@ def softmax_without_shift(inner: Part, here: Here, masked: FloatArray) -> FloatA
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
+def weighed_in_float16(inner: Part, here: Here, probs: FloatArray, value: FloatArray) -> FloatArray:
+    """Add up in float16, one key after the other, rescaled when the maximum grows, as ggml's flash attention does."""
+    if probs.shape[-1] > _MOST_KEYS:
+        raise InapplicableError(f"with more than {_MOST_KEYS} tokens, this takes too long")
+    largest = np.maximum.accumulate(probs, axis=-1)
+    largest = np.where(largest > 0, largest, probs.dtype.type(1))
+    context = np.zeros((*probs.shape[:3], value.shape[-1]), probs.dtype)
+    for j in range(probs.shape[-1]):
+        rescaled = to_float16(context * (largest[..., j - 1, None] / largest[..., j, None] if j else 1))
+        term = probs[..., j, None] / largest[..., j, None] * to_float16(value[:, :, None, j])
+        context = to_float16(rescaled + term)
+    return context * largest[..., -1:] / probs.sum(axis=-1, keepdims=True)
+
+
+_MOST_KEYS = 512
+FLASH: dict[str, Callable[..., Any]] = {
+    "scores": lambda inner, here, query, key: inner(here, to_float16(query), to_float16(key)),
+    "weigh": weighed_in_float16,
+}
+"""The parts of an attention that keeps queries, keys and values in float16."""
+
+
 # --- inputs and embeddings --------------------------------------------------------------------------------------------
 
 
@@ -586,20 +613,42 @@ def drop_dense(inner: Part, here: Here, dense: FloatArray, residual: FloatArray)
     return inner(here, _dropped(here.name, dense), residual)
 
 
-def q8_0(weight: FloatArray) -> FloatArray:
-    """Round to 8 bits in blocks of 32 with a scale in float16, as ggml does."""
-    if weight.shape[-1] % 32:
-        raise InapplicableError("rows of a weight in q8_0 are multiples of 32")
-    blocks = weight.reshape(*weight.shape[:-1], -1, 32)
-    scale = np.abs(blocks).max(axis=-1, keepdims=True) / weight.dtype.type(127)
-    whole = np.round(blocks / np.where(scale, scale, 1))
-    return (whole * to_float16(scale)).reshape(weight.shape)
+def _in_blocks(rounding: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray, FloatArray], FloatArray]:
+    """Round blocks of 32 numbers of a row, as ggml does."""
+
+    def rounded(weight: FloatArray, whole: FloatArray) -> FloatArray:
+        if weight.shape[-1] % 32:
+            raise InapplicableError("rows of a weight in blocks are multiples of 32")
+        return rounding(weight.reshape(*weight.shape[:-1], -1, 32)).reshape(weight.shape)
+
+    return rounded
 
 
-def int8(weight: FloatArray) -> FloatArray:
-    """Round to 8 bits with one scale for the whole weight."""
-    scale = np.abs(weight).max() / weight.dtype.type(127)
-    return np.round(weight / scale) * scale if scale else weight
+def _whole(weight: FloatArray, largest: FloatArray, steps: int) -> FloatArray:
+    scale = largest / weight.dtype.type(steps)
+    return np.round(weight / np.where(scale, scale, 1)) * scale
+
+
+def _q8_0(blocks: FloatArray) -> FloatArray:
+    scale = np.abs(blocks).max(axis=-1, keepdims=True) / blocks.dtype.type(127)
+    return np.round(blocks / np.where(scale, scale, 1)) * to_float16(scale)
+
+
+def _q4_0(blocks: FloatArray) -> FloatArray:
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1)[..., None], axis=-1)
+    scale = largest / blocks.dtype.type(-8)
+    return (np.clip(np.floor(blocks / np.where(scale, scale, 1) + 8.5), 0, 15) - 8) * to_float16(scale)
+
+
+ROUNDINGS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
+    "float16": lambda weight, whole: to_float16(weight),
+    "bfloat16": lambda weight, whole: to_bfloat16(weight),
+    "q8_0": _in_blocks(_q8_0),
+    "q4_0": _in_blocks(_q4_0),
+    "int8": lambda weight, whole: _whole(weight, np.abs(whole).max(), 127),
+    "int8-rows": lambda weight, whole: _whole(weight, np.abs(weight).max(axis=-1, keepdims=True), 127),
+}
+"""The roundings of weights, of rows and the whole matrix that they belong to: blocks of ggml, one scale, one a row."""
 
 
 def dynamic_int8(x: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -608,7 +657,7 @@ def dynamic_int8(x: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatAr
     scale = x.dtype.type((high - low) / 255 or 1.0)
     zero = np.round(-low / scale)
     rounded = (np.clip(np.round(x / scale) + zero, 0, 255) - zero) * scale
-    return rounded.astype(x.dtype), int8(weight)
+    return rounded.astype(x.dtype), ROUNDINGS["int8"](weight, weight)
 
 
 def sums_in_float16(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
@@ -620,12 +669,12 @@ def sums_in_float16(inner: Part, here: Here, x: FloatArray, weight: FloatArray) 
     return y.astype(here.forward.dtype)
 
 
-def rounded_weights(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
-    """Return the mistake of rounded matrices and embedding tables; biases are not rounded."""
+def rounded_weights(rounding: Callable[[FloatArray, FloatArray], FloatArray]) -> Mistake:
+    """Return the mistake of rounded matrices and embedding tables, one of `ROUNDINGS`; biases are not rounded."""
     return part_mistake(
-        (*_LOOKUPS, *DENSE),
-        **weights(DENSE, lambda weight, bias: (rounding(weight), bias)).parts,
-        rows=lambda inner, here, table, ids: rounding(inner(here, table, ids)),
+        (*LOOK_UPS, *DENSE),
+        **weights(DENSE, lambda weight, bias: (rounding(weight, weight), bias)).parts,
+        rows=lambda inner, here, table, ids: rounding(inner(here, table, ids), table).astype(here.forward.dtype),
     )
 
 

@@ -112,7 +112,7 @@ class Replay:
         self.model, self.inputs, self.recipe = model, inputs, recipe
         self.names, self.states = names_of(model), states_of(model.config)
         known = [*self.names.specs, *([VECTOR] if recipe is not None else [])]
-        self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
+        self.port = {name: self._usable(name, np.asarray(port[name])) for name in known if name in port}
         self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
         self._made: dict[tuple[int | None, ...], Replay] = {}
@@ -146,13 +146,18 @@ class Replay:
         widths = [max(1, int(ends[rows].max())) for rows in groups]
         return [(rows, width, self.part(rows, width)) for rows, width in zip(groups, widths, strict=True)]
 
-    def _usable(self, array: FloatArray) -> FloatArray:
-        """Make rows of zeros in hidden places NaN. NaN means unknown."""
+    def _usable(self, name: str, array: FloatArray) -> FloatArray:
+        """Make rows of zeros in hidden places NaN, and scores of hidden keys: they can be before or after the mask.
+
+        NaN means unknown.
+        """
         hidden = ~self.inputs.mask
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
         if array.ndim < 3:
             return array
+        if symbol_of(name) == "scores":
+            array = np.where(hidden[:, None, None, :], array.dtype.type(np.nan), array)
         unknown = (hidden if array.ndim == 3 else hidden[:, None, :]) & ~array.any(axis=-1)  # also queries of padding
         return np.where(unknown[..., None], array.dtype.type(np.nan), array) if unknown.any() else array
 
@@ -257,6 +262,7 @@ class Replay:
             wanted = {*span.names} if compute is None else {*span.names} & {*compute}
             if number and not wanted and span.end in self._complete:
                 beginning = {span.end: self.port[span.end].astype(dtype, copy=False)}
+                yield {}  # another part of the texts may not skip this span
                 continue
             computed, beginning = self._run_span(forward, span, beginning, wanted)
             yield computed

@@ -30,6 +30,8 @@ from minibert.parity.truth import VECTOR, unmasked
 def suggest(search: Search, target: str) -> Iterator[Mistake]:
     """Yield mistakes that are read from the port's values."""
     yield from itertools.chain(_ids(search, target), _added(search, target), _pooled(search, target))
+    if wrong.LOOK_UPS[0] in map(symbol_of, search.replay.segments[target]):
+        yield from rounded_weights()
     layer = _layer_of(search, target)
     yield from (layer_mistake(i) for i in range(search.model.config.num_hidden_layers) if layer not in (None, i))
 
@@ -130,6 +132,17 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
     text = f"weights: {_MODULES[symbol]}.{kind} is {other}{whose}"
     parts: dict[str, Any] = {"norm": norm} if symbol in NORMS else {"weights": weights}
     return Mistake(f"W4.{symbol}", text, MISTAKES["W3.first"].cure, (symbol,), parts)
+
+
+def rounded_weights() -> Iterator[Mistake]:
+    """Yield the mistakes of rounded weights in all tables, and in some, because converters leave tables in float32."""
+    words, types, positions = wrong.LOOK_UPS
+    for mistake in (MISTAKES[f"D2.{name}-weights"] for name in wrong.ROUNDINGS):
+        yield mistake
+        for kept in ((types,), (types, positions), (words, types, positions)):
+            symbols = tuple(symbol for symbol in mistake.symbols if symbol not in kept)
+            text = f"{mistake.template}; not the tables of {' and '.join(kept)}"
+            yield dataclasses.replace(mistake, template=text, symbols=symbols)
 
 
 # --- embeddings and vectors -------------------------------------------------------------------------------------------
