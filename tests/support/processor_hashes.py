@@ -38,7 +38,7 @@ from tests.support import oracle
 from tests.support.cases import OP_CASES
 from tests.support.checkpoints import locate_minilm
 
-EXPECTED = Path(__file__).parents[1] / "expected_hashes.json"
+EXPECTED = Path(__file__).parents[1] / "kernels" / "expected_hashes.json"
 """Hashes of MiniLM's results for TEXTS: made by one processor, and the same on all others."""
 
 TEXTS = [

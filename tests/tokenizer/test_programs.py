@@ -21,7 +21,7 @@ from tests.support import outcomes
 from tests.support.family_tokenizers import family_folder, train
 from tests.support.marks import needs_fork
 from tests.support.text_data import english_texts
-from tests.test_runtime import JOIN
+from tests.kernels.test_runtime import JOIN
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # no modules.json, cut texts
 FAMILIES = ("roberta", "xlm-roberta", "distilbert", "modernbert")

@@ -64,7 +64,7 @@ def report(name: str, counts: Counter[str]) -> None:
 
 @both(60)
 def test_damaged_settings_of_a_model(most: int, intact: Path, tmp_path: Path) -> None:
-    """The damage of tokenizer.json and of weights is in tests/tokenizer and tests/weights."""
+    """The damage of tokenizer.json and of weights is in tests/tokenizer and test_damage.py."""
     folder = shutil.copytree(intact, tmp_path / "model")
     settings = [name for name in SETTINGS if (folder / name).exists()]
     counts: Counter[str] = Counter()
