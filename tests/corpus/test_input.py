@@ -1,4 +1,4 @@
-"""Vectors of a corpus: reading and writing, bad lines, memory. Crashes are tested in tests/runs."""
+"""Vectors of a corpus: reading and writing, bad lines, memory. Crashes are tested in test_resume.py."""
 
 from __future__ import annotations
 
