@@ -13,27 +13,26 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
 import minibert
-from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS, Metrics
-from minibert.serving.protocols import bert_as_service, cohere, jina, ollama, openai, tei
+from minibert.serving.protocols import PROTOCOLS, common
 from minibert.serving.settings import GRACE, ApiKeys, ServiceError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 
-_PROTOCOLS = (openai, cohere, jina, ollama, tei, bert_as_service)
-POSTS: Mapping[str, base.Post] = {path: post for protocol in _PROTOCOLS for path, post in protocol.POSTS.items()}
+POSTS = {path: post for protocol in PROTOCOLS for path, post in protocol.posts.items()}
 """The routes that take a body."""
 
-_MODEL = re.compile(r"(?:/v1)?/models/(.*)", re.DOTALL)
+_GETS = {path: get for protocol in reversed(PROTOCOLS) for path, get in protocol.gets.items()}
+_NAMED = {start: get for protocol in PROTOCOLS for start, get in protocol.named.items()}
 _WITHOUT_KEY = {"/health", "/ping", "/livez", "/readyz", "/metrics"}
 _FIRST, _NUMBERS = uuid.uuid4().hex[:20], itertools.count()  # a new uuid for each request is a system call
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -97,11 +96,10 @@ def as_service_error(error: BaseException, scope: Scope) -> ServiceError:
 def refusal(error: ServiceError, scope: Scope, **headers: str) -> Reply:
     """Return the answer for an error, in the JSON shape of the request's route."""
     path = path_of(scope)
-    if path in POSTS:
-        errors, field = POSTS[path].errors, POSTS[path].field
-    else:
-        of_tei = path == "/info" or path in _WITHOUT_KEY
-        errors, field = ollama.ERRORS if path.startswith("/api/") else tei.ERRORS if of_tei else openai.ERRORS, ""
+    owners = (protocol for protocol in PROTOCOLS if path in protocol.gets or path.startswith(protocol.prefixes))
+    errors, field = (
+        (POSTS[path].errors, POSTS[path].field) if path in POSTS else (next(owners, PROTOCOLS[0]).errors, "")
+    )
     headers |= {"x-request-id": request_id_of(scope), "content-type": "application/json"}
     if error.kind in ("overloaded", "unavailable"):
         headers["retry-after"] = str(max(1, round(error.retry_after)))
@@ -184,17 +182,20 @@ class Service:
 
     def _looked_up(self, path: str, method: str, scope: Scope) -> Reply:
         """Answer a request without a body."""
-        model = _MODEL.fullmatch(path)
-        allowed = [*(["GET", "HEAD"] if model or path in _GETS else ()), *(["POST"] if path in POSTS else ())]
+        named = (
+            functools.partial(get, name=path[len(start) :]) for start, get in _NAMED.items() if path.startswith(start)
+        )
+        get = _GETS.get(path) or next(named, None)
+        allowed = [*(["GET", "HEAD"] if get else ()), *(["POST"] if path in POSTS else ())]
         if not allowed:
             raise ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
-        if method not in allowed:
+        if get is None or method not in allowed:
             expected = ", ".join(allowed)
             error = ServiceError("method", f"{path[:200]} does not accept {method[:20]}; send {expected}.")
             return refusal(error, scope, allow=expected)
-        answer = openai.model_object(self.engine.models.served(model[1])) if model else _GETS[path](self)
+        answer = get(self)
         content_type = "text/plain; version=0.0.4; charset=utf-8" if isinstance(answer, bytes) else "application/json"
-        content = answer if isinstance(answer, bytes) else base.dump(answer)
+        content = answer if isinstance(answer, bytes) else common.dump(answer)
         return Reply(200, content, {"x-request-id": request_id_of(scope), "content-type": content_type})
 
     def health(self, *, ready: bool) -> bytes:
@@ -212,18 +213,6 @@ class Service:
         return "\n".join([f"minibert {minibert.__version__}", *models, "", *routes, ""]).encode()
 
 
-_GETS: Mapping[str, Callable[[Service], Any]] = {
-    "/": lambda service: service.front_page(),
-    **dict.fromkeys(("/health", "/ping", "/readyz"), lambda service: service.health(ready=True)),
-    "/livez": lambda service: service.health(ready=False),
-    "/metrics": lambda service: service.metrics.text(),
-    "/info": lambda service: tei.info(service.engine, minibert.__version__),
-    **dict.fromkeys(("/api/tags", "/api/ps"), lambda service: ollama.model_list(service.engine)),
-    "/api/version": lambda service: {"version": minibert.__version__},
-    **dict.fromkeys(("/models", "/v1/models"), lambda service: openai.model_list(service.engine)),
-}
-"""Routes without a body -> service -> the bytes of the answer, or what its JSON is made of."""
-
 app = Service
 """`app(engine)` is the application."""
 
@@ -234,7 +223,7 @@ class _Request:
     def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
         self._service, self._scope, self._receive = service, scope, receive
         self._settings, self._path, self._n_bytes = service.engine.settings, path_of(scope), 0
-        self._work: base.Work | None = None
+        self._work: common.Work | None = None
         self._request_headers: dict[bytes, bytes] = dict(scope["headers"])
         self._reply_headers = {"x-request-id": request_id_of(scope), "content-type": "application/json"}
 
@@ -300,7 +289,7 @@ class _Request:
             service.metrics.add(job, report)
             write_inline = len(report.n_tokens) <= _SHORT_ANSWER and not job.bulk
         at_once = _MOST_AT_ONCE if self._scope.get("http_version") != "1.0" else sys.maxsize  # it has no parts
-        write_part = functools.partial(next, base.grouped(write(value), at_once, _PART_BYTES), b"")
+        write_part = functools.partial(next, common.grouped(write(value), at_once, _PART_BYTES), b"")
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, service.writer, write_part)
         content = write_part() if write_inline else await in_thread()
         if len(content) >= at_once:
@@ -308,7 +297,7 @@ class _Request:
         self._count_bytes(len(content) - n_bytes, refuse=work.prepared is None)  # its numbers are not needed any more
         return content, None
 
-    async def _read_in_thread(self, post: base.Post, body: bytes, deadline: float) -> Any:
+    async def _read_in_thread(self, post: common.Post, body: bytes, deadline: float) -> Any:
         """Read a long body beside the short ones."""
         engine = self._service.engine
         reading = engine.read(len(body), post.read, engine, body)

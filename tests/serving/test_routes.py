@@ -20,10 +20,11 @@ from starlette.testclient import TestClient
 import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.compat.bert_serving import BertClient
-from minibert.serving import asgi, protocols
+from minibert.serving import asgi
 from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS
+from minibert.serving.protocols import common
 from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.served_models import Embedder
 from minibert.serving.settings import Settings
@@ -588,7 +589,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the JSON values that were written, in small parts. If it begins with -1, the 60th value fails."""
     monkeypatch.setattr(asgi, "_MOST_AT_ONCE", 2000)
     monkeypatch.setattr(asgi, "_PART_BYTES", 1000)
-    sizes, dump = list[int](), protocols.dump
+    sizes, dump = list[int](), common.dump
 
     def counted(value: Any) -> bytes:
         sizes.append(len(dump(value)))
@@ -596,7 +597,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise ArithmeticError("a fault of the writer")
         return dump(value)
 
-    monkeypatch.setattr(protocols, "dump", counted)
+    monkeypatch.setattr(common, "dump", counted)
     return sizes
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from minibert._utils.validation import FloatArray, check_indices
-from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import common
 from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError, blamed_on
 
@@ -17,7 +17,7 @@ from minibert.serving.settings import ServiceError, blamed_on
 class EncodeRequest(Struct, kw_only=True):
     """bert-as-service's request; texts are lists of tokens with `is_tokenized`."""
 
-    texts: base.Pairs
+    texts: common.Pairs
     id: int | str | None = None
     is_tokenized: bool = False
     show_tokens: bool = False
@@ -27,10 +27,10 @@ class EncodeRequest(Struct, kw_only=True):
 
 def _error(error: ServiceError) -> dict[str, Any]:
     param = {"param": error.param} if error.param else {}  # the client has other names
-    return {"status": base.STATUS[error.kind], "error": str(error), **param}
+    return {"status": common.STATUS[error.kind], "error": str(error), **param}
 
 
-def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) -> base.Work:
+def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) -> common.Work:
     served = engine.models.of(Embedder)
     tokenizer = served.model.tokenizer
     count = served.model.model.config.num_hidden_layers
@@ -38,7 +38,7 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
         layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
     states = [layer + 1 for layer in layers]  # its first layer is 0; here 0 is the embeddings
     options = TextOptions(layers=states, pooling=request.pooling, modules=False, add_special_tokens=True)
-    inputs = base.listed(request.texts, "texts")
+    inputs = common.listed(request.texts, "texts")
     if isinstance(inputs[0], list) != request.is_tokenized:
         message = f"texts[0] does not fit is_tokenized={request.is_tokenized}, which is for lists of tokens."
         raise ServiceError("invalid", message, param="texts")
@@ -53,9 +53,10 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
         answer["tokens"] = [tokenizer.convert_ids_to_tokens(encoding.ids.tolist()) for encoding in prepared.encodings]
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
-        return base.list_of_vectors(vectors, b'{"result":[', b"]," + base.dump(answer)[1:])
+        return common.list_of_vectors(vectors, b'{"result":[', b"]," + common.dump(answer)[1:])
 
-    return base.Work(write, prepared, ignored)
+    return common.Work(write, prepared, ignored)
 
 
-POSTS: Mapping[str, base.Post] = {"/encode": base.Post(base.Errors(_error), "texts", EncodeRequest, _encode)}
+_ERRORS = common.Errors(_error)
+PROTOCOL = common.Protocol(_ERRORS, {"/encode": common.Post(_ERRORS, "texts", EncodeRequest, _encode)})

@@ -6,15 +6,15 @@ import base64
 import dataclasses
 import functools
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
 
 from minibert._utils.validation import FloatArray
-from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
@@ -36,16 +36,16 @@ class CohereEmbedRequest(Struct, kw_only=True):
 _TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
 _WRITTEN: dict[str, Callable[[FloatArray], Any]] = {
     "float": np.ascontiguousarray,
-    "base64": lambda vector: base64.b64encode(base.array_file(vector)).decode(),
+    "base64": lambda vector: base64.b64encode(common.array_file(vector)).decode(),
     "binary": lambda vector: quantize_embeddings(vector, "binary"),
     "ubinary": lambda vector: quantize_embeddings(vector, "ubinary"),
 }
 
 
-def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
+def _embed(usual: list[str], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]) -> common.Work:
     """Answer by type; without `embedding_types` and usual ones with floats alone."""
     served = engine.models.of(Embedder, request.model)
-    base.not_empty(request.texts, "texts")
+    common.not_empty(request.texts, "texts")
     types = tuple(dict.fromkeys(request.embedding_types or usual))  # a repeated one is computed once
     for name in types:
         if name not in _WRITTEN:
@@ -68,17 +68,18 @@ def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, 
             "texts": request.texts,
             "meta": {"billed_units": {"input_tokens": sum(prepared.report.n_tokens)}},
         }
-        yield base.dump(answer | base.notes_of(prepared.report, ignored))[:-1] + b',"embeddings":'
+        yield common.dump(answer | common.notes_of(prepared.report, ignored))[:-1] + b',"embeddings":'
         for i, name in enumerate(types or ("float",)):
             if types:
-                yield (b"," if i else b"{") + base.dump(name) + b":"
-            yield from base.joined(b"[", (base.dump(_WRITTEN[name](vector)) for vector in vectors), b"]")
+                yield (b"," if i else b"{") + common.dump(name) + b":"
+            yield from common.joined(b"[", (common.dump(_WRITTEN[name](vector)) for vector in vectors), b"]")
         yield b"}}" if types else b"}"
 
-    return base.Work(write, prepared, ignored)
+    return common.Work(write, prepared, ignored)
 
 
-POSTS: Mapping[str, base.Post] = {
-    path: base.Post(OPENAI_ERRORS, "texts", CohereEmbedRequest, functools.partial(_embed, default))
-    for path, default in (("/v1/embed", ()), ("/v2/embed", ("float",)))
+_POSTS = {
+    path: common.Post(OPENAI_ERRORS, "texts", CohereEmbedRequest, functools.partial(_embed, default))
+    for path, default in (("/v1/embed", list[str]()), ("/v2/embed", ["float"]))
 }
+PROTOCOL = common.Protocol(OPENAI_ERRORS, _POSTS)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from minibert._utils.validation import FloatArray
-from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.served_models import TextOptions
 from minibert.serving.token_embedder import TokenEmbedder
@@ -18,7 +18,7 @@ from minibert.serving.token_embedder import TokenEmbedder
 class MultiVectorRequest(Struct, kw_only=True):
     """Jina's request for a vector of each token."""
 
-    input: base.Texts
+    input: common.Texts
     model: str | None = None
     input_type: str | None = None
     dimensions: int | None = None
@@ -26,19 +26,20 @@ class MultiVectorRequest(Struct, kw_only=True):
     truncate: bool | None = None
 
 
-def _embed(engine: Engine, request: MultiVectorRequest, ignored: tuple[str, ...]) -> base.Work:
+def _embed(engine: Engine, request: MultiVectorRequest, ignored: tuple[str, ...]) -> common.Work:
     served = engine.models.of(TokenEmbedder, request.model)
-    truncation = base.truncation_of(request.truncate)
+    truncation = common.truncation_of(request.truncate)
     options = TextOptions(input_type=request.input_type, dimensions=request.dimensions, truncation=truncation)
-    prepared = served.prepare(base.listed(request.input, "input"), options)
-    rest: dict[str, Any] = {"model": served.name, "usage": base.usage_of(prepared.report)}
-    rest |= base.notes_of(prepared.report, ignored)
+    prepared = served.prepare(common.listed(request.input, "input"), options)
+    rest: dict[str, Any] = {"model": served.name, "usage": common.usage_of(prepared.report)}
+    rest |= common.notes_of(prepared.report, ignored)
 
     def write(texts: Iterable[FloatArray]) -> Iterator[bytes]:
         rows = ({"object": "embeddings", "index": i, "embeddings": vectors} for i, vectors in enumerate(texts))
-        return base.joined(b'{"object":"list","data":[', map(base.dump, rows), b"]," + base.dump(rest)[1:])
+        return common.joined(b'{"object":"list","data":[', map(common.dump, rows), b"]," + common.dump(rest)[1:])
 
-    return base.Work(write, prepared, ignored)
+    return common.Work(write, prepared, ignored)
 
 
-POSTS: Mapping[str, base.Post] = {"/v1/multi-vector": base.Post(OPENAI_ERRORS, "input", MultiVectorRequest, _embed)}
+_POST = common.Post(OPENAI_ERRORS, "input", MultiVectorRequest, _embed)
+PROTOCOL = common.Protocol(OPENAI_ERRORS, {"/v1/multi-vector": _POST})

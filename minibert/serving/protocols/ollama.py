@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
+import minibert
 from minibert._utils.validation import FloatArray
-from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import common
 from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
@@ -17,7 +18,7 @@ from minibert.serving.settings import ServiceError
 class OllamaEmbedRequest(Struct, kw_only=True):
     """Ollama's request for embeddings."""
 
-    input: base.Texts
+    input: common.Texts
     model: str | None = None
     truncate: bool | None = None
     dimensions: int | None = None
@@ -46,43 +47,42 @@ def _error(error: ServiceError) -> dict[str, Any]:
     return {"error": _BEGINNINGS.get(error.kind, "") + str(error)}
 
 
-ERRORS = base.Errors(_error, {**base.STATUS, "overloaded": 503})
-
+_ERRORS = common.Errors(_error, {**common.STATUS, "overloaded": 503})
 
 _TAG = ":latest"
 
 
-def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
+def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]) -> common.Work:
     served = _model(engine, request.model)
     answer = {"model": request.model or served.name}
     if not request.input:  # a program asks so whether a model is there
-        return base.Work(lambda _: [base.dump({**answer, "embeddings": []})], ignored=ignored)
-    truncation = base.truncation_of(request.truncate)
+        return common.Work(lambda _: [common.dump({**answer, "embeddings": []})], ignored=ignored)
+    truncation = common.truncation_of(request.truncate)
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
-    job, report, _ = prepared = served.prepare(base.listed(request.input, "input"), options)
+    job, report, _ = prepared = served.prepare(common.listed(request.input, "input"), options)
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
-        rest = {**answer, **base.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
+        rest = {**answer, **common.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
         rest |= {"total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)), "load_duration": 0}
-        return base.list_of_vectors(vectors, b'{"embeddings":[', b"]," + base.dump(rest)[1:])
+        return common.list_of_vectors(vectors, b'{"embeddings":[', b"]," + common.dump(rest)[1:])
 
-    return base.Work(write, prepared, ignored)
+    return common.Work(write, prepared, ignored)
 
 
-def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> base.Work:
+def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> common.Work:
     texts = [request.prompt] if request.prompt else []  # as in `_embed`
     prepared = _model(engine, request.model).prepare(texts, TextOptions())
-    rest = base.notes_of(prepared.report, ignored)
-    return base.Work(lambda vectors: [base.dump({"embedding": vectors.ravel(), **rest})], prepared, ignored)
+    rest = common.notes_of(prepared.report, ignored)
+    return common.Work(lambda vectors: [common.dump({"embedding": vectors.ravel(), **rest})], prepared, ignored)
 
 
-def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) -> base.Work:
-    name = base.same(model=request.model or None, name=request.name or None)  # the Go client also sends name: ""
+def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) -> common.Work:
+    name = common.same(model=request.model or None, name=request.name or None)  # the Go client also sends name: ""
     details = _model(engine, name).details()
     info = {"general.architecture": "bert", "bert.embedding_length": details["embedding_dimension"]}
     info["bert.context_length"] = details["max_input_length"]
     answer = {"details": {"family": "bert", "format": "safetensors"}, "model_info": info, "capabilities": ["embedding"]}
-    return base.Work(lambda _: [base.dump(answer)], ignored=ignored)
+    return common.Work(lambda _: [common.dump(answer)], ignored=ignored)
 
 
 def _model(engine: Engine, name: str | None) -> Embedder:
@@ -93,14 +93,16 @@ def _model(engine: Engine, name: str | None) -> Embedder:
     return engine.models.of(Embedder, name)
 
 
-def model_list(engine: Engine) -> dict[str, Any]:
+def _models(service: Any) -> dict[str, Any]:
     """Return Ollama's list of models. The names have tags, because programs search it for a name with its tag."""
-    names = [name if ":" in name.rpartition("/")[2] else name + _TAG for name in engine.models]
+    names = [name if ":" in name.rpartition("/")[2] else name + _TAG for name in service.engine.models]
     return {"models": [{"name": name, "model": name, "size": 0, "digest": "", "details": {}} for name in names]}
 
 
-POSTS: Mapping[str, base.Post] = {
-    "/api/embed": base.Post(ERRORS, "input", OllamaEmbedRequest, _embed),
-    "/api/embeddings": base.Post(ERRORS, "prompt", OllamaOldRequest, _embed_one),
-    "/api/show": base.Post(ERRORS, "model", OllamaShowRequest, _show, False),
+_POSTS = {
+    "/api/embed": common.Post(_ERRORS, "input", OllamaEmbedRequest, _embed),
+    "/api/embeddings": common.Post(_ERRORS, "prompt", OllamaOldRequest, _embed_one),
+    "/api/show": common.Post(_ERRORS, "model", OllamaShowRequest, _show, False),
 }
+_GETS = {"/api/tags": _models, "/api/ps": _models, "/api/version": lambda _: {"version": minibert.__version__}}
+PROTOCOL = common.Protocol(_ERRORS, _POSTS, _GETS, prefixes=("/api/",))

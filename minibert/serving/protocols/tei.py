@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from msgspec import Raw, Struct
 
+import minibert
 from minibert._utils.validation import FloatArray
-from minibert.serving import protocols as base
 from minibert.serving.classifier import Classifier, ScoreOptions
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
@@ -27,10 +27,10 @@ from minibert.tokenizer.encodings import Encoding
 from minibert.vectors.similarity import pairwise_cos_sim
 
 
-class EmbedRequest(base.VectorFields, kw_only=True):
+class EmbedRequest(common.VectorFields, kw_only=True):
     """text-embeddings-inference's request for vectors of texts, or of tokens."""
 
-    inputs: base.Inputs
+    inputs: common.Inputs
 
 
 class RootRequest(Struct):
@@ -48,17 +48,17 @@ class SimilarityInputs(Struct):
     sentences: list[str]
 
 
-class SimilarityRequest(base.Fields, kw_only=True):
+class SimilarityRequest(common.Fields, kw_only=True):
     """text-embeddings-inference's request for similarities. The parameters may be beside the inputs."""
 
     inputs: SimilarityInputs
-    parameters: base.Fields | None = None
+    parameters: common.Fields | None = None
 
 
-class PredictRequest(base.Fields, kw_only=True):
+class PredictRequest(common.Fields, kw_only=True):
     """text-embeddings-inference's request for the labels of texts, or of pairs of texts."""
 
-    inputs: base.Pairs
+    inputs: common.Pairs
     raw_scores: bool = False
 
 
@@ -68,7 +68,7 @@ class RerankDocument(Struct):
     text: str
 
 
-class RerankRequest(base.Fields, kw_only=True):
+class RerankRequest(common.Fields, kw_only=True):
     """A query and texts: text-embeddings-inference calls them `texts`, Cohere and Jina `documents`."""
 
     query: str
@@ -83,7 +83,7 @@ class RerankRequest(base.Fields, kw_only=True):
 class TokenizeRequest(Struct, kw_only=True):
     """text-embeddings-inference's request for the tokens of texts."""
 
-    inputs: base.Texts
+    inputs: common.Texts
     add_special_tokens: bool = True
     prompt_name: str | None = None
     model: str | None = None
@@ -108,43 +108,43 @@ def _error(error: ServiceError) -> dict[str, Any]:
     return {"error": message, "error_type": _TYPES.get(error.kind, "Validation")}
 
 
-_STATUS = {**base.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
-ERRORS = base.Errors(_error, _STATUS)
+_STATUS = {**common.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
+_ERRORS = common.Errors(_error, _STATUS)
 
 _MOST_CHARACTERS = 2**17  # of a request for tokens: each token takes some hundred bytes of JSON
 _PART = 2**12  # tokens that are written at a time
 
 
-def _embed(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
-    inputs = base.listed(request.inputs, "inputs")
+def _embed(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> common.Work:
+    inputs = common.listed(request.inputs, "inputs")
     options = request.text_options(normalize=request.normalize is not False)
     prepared = engine.models.of(Embedder, request.model).prepare(inputs, options)
     ignored += request.without_effect(inputs, engine.settings.truncation)
-    return base.Work(base.list_of_vectors, prepared, ignored, functools.partial(map, base.array_file))
+    return common.Work(common.list_of_vectors, prepared, ignored, functools.partial(map, common.array_file))
 
 
-def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
-    inputs = base.listed(request.inputs, "inputs")
+def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> common.Work:
+    inputs = common.listed(request.inputs, "inputs")
     ignored += tuple(name for name in ("dimensions", "pooling") if getattr(request, name) is not None)
     ignored += request.without_effect(inputs, "mark")
     options = request.text_options(tokens=True, dimensions=None, pooling=None)
     served: Any = engine.models.of((Embedder, TokenEmbedder), request.model)
-    return base.Work(base.list_of_vectors, served.prepare(inputs, options), ignored)
+    return common.Work(common.list_of_vectors, served.prepare(inputs, options), ignored)
 
 
-def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> base.Work:
-    base.not_empty(request.inputs.sentences, "inputs.sentences")
-    for name in base.Fields.__struct_fields__:
+def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> common.Work:
+    common.not_empty(request.inputs.sentences, "inputs.sentences")
+    for name in common.Fields.__struct_fields__:
         both = {name: getattr(request, name), f"parameters.{name}": getattr(request.parameters, name, None)}
-        setattr(request, name, base.same(**both))
+        setattr(request, name, common.same(**both))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
     prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**request.options()))
 
     def write(vectors: FloatArray) -> list[bytes]:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
-        return [base.dump(np.asarray(pairwise_cos_sim(source, vectors[1:]), dtype=np.float32))]
+        return [common.dump(np.asarray(pairwise_cos_sim(source, vectors[1:]), dtype=np.float32))]
 
-    return base.Work(write, prepared, ignored)
+    return common.Work(write, prepared, ignored)
 
 
 def _check_size(rows: list[Any], field: str, engine: Engine) -> None:
@@ -155,16 +155,16 @@ def _check_size(rows: list[Any], field: str, engine: Engine) -> None:
         raise ServiceError("too_large", f"{field} has {size} {things}; the limit of this route is {_MOST_CHARACTERS}.")
 
 
-def _tokenize(engine: Engine, request: TokenizeRequest, ignored: tuple[str, ...]) -> base.Work:
-    texts = base.listed(request.inputs, "inputs")
+def _tokenize(engine: Engine, request: TokenizeRequest, ignored: tuple[str, ...]) -> common.Work:
+    texts = common.listed(request.inputs, "inputs")
     served = engine.models.served(request.model)
     _check_size(texts, "inputs", engine)
     prompt = "" if request.prompt_name is None else served.model.prompts[served.check_prompt(request.prompt_name)]
     encode = functools.partial(served.model.tokenizer.encodings, add_special_tokens=request.add_special_tokens)
     rows = (_tokens(text, encode([text])[0]) for text in in_turns([prompt + text for text in texts]))
     # In its turn, because what it is made of takes many times the memory.
-    content = b"".join(base.joined(b"[", rows, b"]"))
-    return base.Work(lambda _: [content], ignored=ignored)
+    content = b"".join(common.joined(b"[", rows, b"]"))
+    return common.Work(lambda _: [content], ignored=ignored)
 
 
 def _tokens(text: str, encoding: Encoding) -> bytes:
@@ -184,20 +184,20 @@ def _tokens(text: str, encoding: Encoding) -> bytes:
             }
             for token_id, token, special, (start, stop) in columns
         ]
-        return base.dump(rows)[1:-1]
+        return common.dump(rows)[1:-1]
 
-    return b"".join(base.joined(b"[", map(part, range(0, len(encoding.ids), _PART)), b"]"))
+    return b"".join(common.joined(b"[", map(part, range(0, len(encoding.ids), _PART)), b"]"))
 
 
-def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) -> base.Work:
-    rows = base.listed(request.ids, "ids")
+def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) -> common.Work:
+    rows = common.listed(request.ids, "ids")
     _check_size(rows, "ids", engine)
     tokenizer = engine.models.served(request.model).model.tokenizer
     try:
         texts = tokenizer.batch_decode(rows, skip_special_tokens=request.skip_special_tokens)
     except (TypeError, ValueError) as error:
         raise ServiceError("invalid", f"ids: {error}", param="ids") from error
-    return base.Work(lambda _: [base.dump(texts)], ignored=ignored)
+    return common.Work(lambda _: [common.dump(texts)], ignored=ignored)
 
 
 def _model_type(served: Any) -> dict[str, Any]:
@@ -209,8 +209,9 @@ def _model_type(served: Any) -> dict[str, Any]:
     return {"reranker" if len(served.labels) == 1 else "classifier": labels}
 
 
-def info(engine: Engine, version: str) -> dict[str, Any]:
+def _info(service: Any) -> dict[str, Any]:
     """Return text-embeddings-inference's description of the service and its first model."""
+    engine: Engine = service.engine
     served, settings = engine.models.served(), engine.settings
     return {
         **dict.fromkeys(("model_sha", "max_concurrent_requests", "max_batch_requests", "sha", "docker_label")),
@@ -222,35 +223,35 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": settings.truncation == "mark",
         "tokenization_workers": 2,  # one for short requests, one for long ones
-        "version": version,
+        "version": minibert.__version__,
         **served.details(),
         "models": [*engine.models],
     }
 
 
-def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) -> base.Work:
+def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) -> common.Work:
     served = engine.models.of(Classifier, request.model)
-    inputs, single = base.read_pairs(request.inputs, "inputs")
+    inputs, single = common.read_pairs(request.inputs, "inputs")
     labels = served.labels
 
     def write(scores: FloatArray) -> list[bytes]:
         rows = [[{"score": row[i], "label": labels[i]} for i in np.argsort(-row, kind="stable")] for row in scores]
-        return [base.dump(rows[0] if single else rows)]
+        return [common.dump(rows[0] if single else rows)]
 
-    return base.Work(write, served.prepare(inputs, _score_options(request, "labels", "inputs")), ignored)
+    return common.Work(write, served.prepare(inputs, _score_options(request, "labels", "inputs")), ignored)
 
 
-def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:
+def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> common.Work:
     classes = (Classifier, TokenEmbedder)
     served: Any = engine.models.of(classes, request.model, lambda served: getattr(served.model, "num_labels", 1) == 1)
     documents = request.documents and [item if isinstance(item, str) else item.text for item in request.documents]
-    texts = base.same(texts=request.texts, documents=documents)
+    texts = common.same(texts=request.texts, documents=documents)
     if texts is None:
         raise ServiceError("invalid", "the body needs texts or documents.", param="texts")
     theirs = documents is None
     field = "texts" if theirs else "documents"
-    base.not_empty(texts, field)
-    return_texts = base.same(return_text=request.return_text, return_documents=request.return_documents)
+    common.not_empty(texts, field)
+    return_texts = common.same(return_text=request.return_text, return_documents=request.return_documents)
     if request.top_n is not None and request.top_n < 1:
         raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
     options = _score_options(request, "rank", field)
@@ -269,12 +270,12 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
     def write(scores: FloatArray) -> list[bytes]:
         results = [result(i, scores) for i in np.argsort(-scores[:, 0], kind="stable")[: request.top_n]]
         if theirs:
-            return [base.dump(results)]
+            return [common.dump(results)]
         answer: dict[str, Any] = {"id": uuid.uuid4().hex, "object": "rerank", "results": results, "model": served.name}
-        answer |= {"usage": base.usage_of(prepared.report), **base.notes_of(prepared.report, ignored)}
-        return [base.dump({**answer, "meta": {"billed_units": {"search_units": 1}}})]
+        answer |= {"usage": common.usage_of(prepared.report), **common.notes_of(prepared.report, ignored)}
+        return [common.dump({**answer, "meta": {"billed_units": {"search_units": 1}}})]
 
-    return base.Work(write, prepared, ignored)
+    return common.Work(write, prepared, ignored)
 
 
 def _score_options(request: PredictRequest | RerankRequest, scores: str, field: str) -> ScoreOptions:
@@ -282,33 +283,40 @@ def _score_options(request: PredictRequest | RerankRequest, scores: str, field: 
     return ScoreOptions(scores=scores, field=field, **request.options())
 
 
-class _Root(base.Post):
+class _Root(common.Post):
     """What the model is for: the one that the request names, else the first."""
 
-    def read(self, engine: Engine, body: bytes) -> base.Work:
-        content, _ = base.decode(body, RootRequest)
+    def read(self, engine: Engine, body: bytes) -> common.Work:
+        content, _ = common.decode(body, RootRequest)
         served = engine.models.served(content.model)
         if isinstance(served, Classifier | TokenEmbedder):
             other = "/predict" if isinstance(served, Classifier) else "/embed_all"
             path = "/rerank" if bytes(content.query) else other
         else:
             path = "/similarity" if bytes(content.inputs).lstrip().startswith(b"{") else "/embed"
-        return POSTS[path].read(engine, body)
+        return _POSTS[path].read(engine, body)
 
 
-_ROOT = _Root(ERRORS, "inputs", RootRequest, _embed)
-_RERANK = base.Post(OPENAI_ERRORS, "documents", RerankRequest, _rerank)
-
-POSTS: Mapping[str, base.Post] = {
-    "/embed": base.Post(ERRORS, "inputs", EmbedRequest, _embed),
+_ROOT = _Root(_ERRORS, "inputs", RootRequest, _embed)
+_RERANK = common.Post(OPENAI_ERRORS, "documents", RerankRequest, _rerank)
+_POSTS: dict[str, common.Post] = {
+    "/embed": common.Post(_ERRORS, "inputs", EmbedRequest, _embed),
     "/": _ROOT,
     "/invocations": _ROOT,
-    "/embed_all": base.Post(ERRORS, "inputs", EmbedRequest, _embed_all),
-    "/similarity": base.Post(ERRORS, "inputs", SimilarityRequest, _similarity),
-    "/tokenize": base.Post(ERRORS, "inputs", TokenizeRequest, _tokenize, False),
-    "/decode": base.Post(ERRORS, "ids", DecodeRequest, _decode, False),
-    "/predict": base.Post(ERRORS, "inputs", PredictRequest, _predict),
-    "/rerank": base.Post(ERRORS, "texts", RerankRequest, _rerank),
+    "/embed_all": common.Post(_ERRORS, "inputs", EmbedRequest, _embed_all),
+    "/similarity": common.Post(_ERRORS, "inputs", SimilarityRequest, _similarity),
+    "/tokenize": common.Post(_ERRORS, "inputs", TokenizeRequest, _tokenize, False),
+    "/decode": common.Post(_ERRORS, "ids", DecodeRequest, _decode, False),
+    "/predict": common.Post(_ERRORS, "inputs", PredictRequest, _predict),
+    "/rerank": common.Post(_ERRORS, "texts", RerankRequest, _rerank),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
 }
+_GETS = {
+    "/": lambda service: service.front_page(),
+    **dict.fromkeys(("/health", "/ping", "/readyz"), lambda service: service.health(ready=True)),
+    "/livez": lambda service: service.health(ready=False),
+    "/metrics": lambda service: service.metrics.text(),
+    "/info": _info,
+}
+PROTOCOL = common.Protocol(_ERRORS, _POSTS, _GETS)
