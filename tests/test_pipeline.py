@@ -211,7 +211,7 @@ def test_bad_dense_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"linear\.bias is I64"):
         SentenceTransformer(folder)
     weights.unlink()
-    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"\x80\x02 of torch 1.5")
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"\x80\x02\x8a\x0a of torch 1.5")
     with pytest.raises(ModelFormatError, match=r"pytorch_model\.bin.*before torch 1\.6"):
         SentenceTransformer(folder)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import operator
@@ -413,11 +412,10 @@ def _family_of_tensors(files: ModelFiles) -> Family:
     """Return the family in whose field a checkpoint has the model, as "roberta" in roberta.embeddings."""
     from minibert.checkpoint.tensors import open_checkpoint
 
-    with contextlib.suppress(ModelFormatError):  # the loader says what is wrong with the tensors
-        tensors = "\n".join(open_checkpoint(files))
-        for family in FAMILIES.values():
-            if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
-                return family
+    tensors = "\n".join(open_checkpoint(files))
+    for family in FAMILIES.values():
+        if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
+            return family
     known = ", ".join(FAMILIES)
     raise ModelFormatError(f"model_type is absent. Write it into the file, one of {known}; or call a family's class.")
 

@@ -284,6 +284,11 @@ class HubRepository:
             return
         has = f"{self.repo_id} is neither a folder nor in the hub cache ({self._cache})"
         if self._commit in (commits := self._snapshots()):
+            snapshot = self._folder / "snapshots" / self._commit
+            if not any(path.name in WEIGHT_FILES and path.is_file() for path in snapshot.rglob("*")):
+                fetched = sum(path.stat().st_size for path in self._folder.glob("blobs/*.incomplete"))
+                part = f", of which {fetched:,} bytes were fetched," if fetched else ""
+                lacking = f"weights ({WEIGHTS}){part}"  # what the user lacks first, whatever file was asked for
             has = f"The hub cache ({self._cache}) does not have the {lacking} of {self.repo_id}"
         elif commits:
             has += f" at revision {self._branch!r}. The cache has {', '.join(commits[:8])}: give one as revision="

@@ -40,6 +40,16 @@ _REMEDY = (
     "(https://huggingface.co/spaces/safetensors/convert makes one); or load the file with transformers, if you trust "
     "it, and give a folder that save_pretrained wrote"
 )
+_OF_TORCH = "Where torch is, run {} and give the file that it writes"
+_OLD = _OF_TORCH.format("`torch.save(torch.load(path, weights_only=True), path)`")
+_SCRIPT = _OF_TORCH.format(
+    "`torch.save(torch.jit.load(path).state_dict(), path)`, if you trust the program in the file,"
+)
+_OLD_BEGIN = b"\x80\x02\x8a\x0a"  # a pickle of protocol 2 that begins with a number of 10 bytes
+
+
+class _OtherFormatError(ValueError):
+    """The file is whole and of torch, in a format that is not read here: its message and its remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +91,10 @@ def read_header(path: Path) -> list[StoredTensor]:
             state = file_state(file)
             if (begin := file.read(8)) == b"version ":
                 raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
+            if begin.startswith(_OLD_BEGIN):
+                raise _OtherFormatError("it has the format before torch 1.6", _OLD)
             if not begin.startswith(b"PK\3\4"):
-                raise ValueError("it is not a zip file; minibert does not read the format before torch 1.6")
+                raise ValueError("it is not a zip file, as torch writes it")
             ranges = _ranges(file)
             folders = [name[:-8] for name in ranges if name.endswith("/data.pkl") and name.count("/") == 1]
             if len(folders) != 1:
@@ -100,8 +112,12 @@ def read_header(path: Path) -> list[StoredTensor]:
             raise ValueError(f"its tensors have {total} bytes, more than twice the bytes of the file")
         return tensors
     except Exception as error:  # zipfile and a damaged program raise errors of many types
-        reason = str(error).removesuffix(".") if isinstance(error, ValueError | OSError) else "it is damaged"
-        raise ModelFormatError(f"{path} cannot be read: {reason}. Nothing in it was executed. {_REMEDY}.") from error
+        reason, remedy = "it is damaged", _REMEDY
+        if isinstance(error, _OtherFormatError):
+            reason, remedy = error.args
+        elif isinstance(error, ValueError | OSError):
+            reason = str(error).removesuffix(".")
+        raise ModelFormatError(f"{path} cannot be read: {reason}. Nothing in it was executed. {remedy}.") from error
 
 
 # --- the zip ----------------------------------------------------------------------------------------------------------
@@ -118,6 +134,8 @@ def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
     """Return the name in the zip -> where its content begins, and its size."""
     archive = zipfile.ZipFile(file)
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise _OtherFormatError("it is a TorchScript archive, a program that torch.jit.save wrote", _SCRIPT)
     ends = [entry.header_offset for entry in entries[1:]] + [archive.start_dir]
     ranges: dict[str, tuple[int, int]] = {}
     for entry, end in zip(entries, ends, strict=True):

@@ -109,12 +109,11 @@ class SentenceTransformer(VectorModel):
     ) -> None:
         files = self._load(model_name_or_path, load, similarity_fn_name=similarity_fn_name, truncate_dim=truncate_dim)
         self.pipeline = read_pipeline(files.files, files.modules, self.model.config.hidden_size, self.model.ops)
-
-    def _check_plain(self, files: SentenceFiles) -> None:
-        warn_caller(
-            f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over the "
-            "last hidden state; cosines of a plain BERT say little about meaning."
-        )
+        if not files.modules:
+            warn_caller(
+                f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
+                "the last hidden state; cosines of a plain BERT say little about meaning."
+            )
 
     # -- settings
 
