@@ -135,7 +135,7 @@ def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
     archive = zipfile.ZipFile(file)
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
     if any(entry.filename.endswith("/constants.pkl") for entry in entries):
-        raise _OtherFormatError("it is a TorchScript archive, a program that torch.jit.save wrote", _SCRIPT)
+        raise _OtherFormatError("it is an archive of torch.jit.save, which is a program", _SCRIPT)
     ends = [entry.header_offset for entry in entries[1:]] + [archive.start_dir]
     ranges: dict[str, tuple[int, int]] = {}
     for entry, end in zip(entries, ends, strict=True):
