@@ -27,6 +27,7 @@ _PARTS = {
 _ELSEWHERE = {
     **_PARTS,
     **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook"), _LAYER),
+    **dict.fromkeys(("_modules", "modules", "named_modules", "children", "named_children"), _LAYER),  # NNsight
     **dict.fromkeys(("resize_token_embeddings", "resize_position_embeddings", "add_adapter", "load_adapter"), _GROW),
     "dropout": "leave it out, because dropout is the identity at inference",
     "state_dict": "dict(model.named_parameters()) has the same names, without the buffers",

@@ -29,7 +29,7 @@ from minibert.encode.plan import Plan, make_plan
 from minibert.models.bert import BertModel
 from minibert.sentence.base import HOME, SavedModule, VectorModel, as_requested
 from minibert.sentence.imitations import Pooling, Transformer
-from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
+from minibert.sentence.loading import LoadKeywords, one_of
 from minibert.tokenizer.texts import as_texts, check_texts, sentence_spans
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection

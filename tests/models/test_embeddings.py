@@ -62,6 +62,7 @@ def test_no_part_of_a_model_can_be_replaced(model: BertModel, path: str) -> None
         ("pooler", "output.pooler_output"),
         ("state_dict", "named_parameters"),
         ("register_forward_hook", "model.trace"),
+        ("_modules", "model.trace"),
         ("set_input_embeddings", "inputs_embeds="),
         ("resize_token_embeddings", "transformers"),
     ],

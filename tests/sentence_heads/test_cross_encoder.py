@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -68,6 +69,14 @@ def test_softmax_of_several_labels(folders: dict[str, Path]) -> None:
     single = CrossEncoder(folders["one label"])
     same = [single.predict(given, apply_softmax=on, truncation="silent").tobytes() for on in (True, False)]
     assert same[0] == same[1]
+
+
+def test_rank_of_a_shuffled_column(one: CrossEncoder) -> None:
+    """sentence-transformers 6.2 takes the texts of a column by pandas' index: those of other rows."""
+    documents = ["A cat sleeps.", "Stocks fell.", "A kitten naps on the sofa.", "Rain."]
+    column = pandas.Series(documents).iloc[[2, 0, 3, 1]]
+    shuffled = [documents[i] for i in (2, 0, 3, 1)]
+    assert one.rank("sleep", column, return_documents=True) == one.rank("sleep", shuffled, return_documents=True)
 
 
 def test_equal_scores_keep_the_order_of_the_documents(one: CrossEncoder) -> None:
