@@ -49,7 +49,7 @@ class Result:
     hint : str          a question that leads to the cause; "" if the cause is not known
     cause : str         the cause and the remedy
     mistakes : tuple of str
-        The ids in hints.md of the mistakes that give these numbers; an id with a space is two mistakes together.
+        The ids in hints.txt of the mistakes that give these numbers; an id with a space is two mistakes together.
     printed : str       what the function printed
     more : bool         whether `str` has the cause
     """
@@ -236,7 +236,7 @@ def _differs(result: FloatArray, made: FloatArray, plain: FloatArray) -> bool:
     return bool((finite != np.isfinite(result)).any() or _outside(result[finite], made[finite], plain[finite]).any())
 
 
-# Whether a result shows a mistake, by the ids of hints.md. A result that is near the right one shows its digits only.
+# Whether a result shows a mistake, by the ids of hints.txt. A result that is near the right one shows its digits only.
 SHOWN: dict[str, Callable[[FloatArray, FloatArray], Any]] = {
     "D.float16": lambda x, right: _near(x, right, 0.1) and not (np.ldexp(np.frexp(x)[0], 11) % 1).any(),
     "D.round": lambda x, right: _near(x, right, 0.1) and np.allclose(x, np.round(x, 6), 1e-7, 0),

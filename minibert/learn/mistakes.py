@@ -1,4 +1,4 @@
-"""The mistakes of hints.md: what somebody may write in the place of a part of right.py, and functions that do so."""
+"""The mistakes of hints.txt: what somebody may write in the place of a part of right.py, and functions that do so."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Mistake(NamedTuple):
 
 @functools.cache
 def mistakes() -> dict[str, Mistake]:
-    """Return all of hints.md by id: the mistakes, and in the section "Errors" what it says of errors."""
+    """Return all of hints.txt by id: the mistakes, and in the section "Errors" what it says of errors."""
     mistakes: dict[str, Mistake] = {}
     above = section = ""
-    for block in (files(__package__) / "hints.md").read_text(encoding="utf-8").split("\n\n"):
+    for block in (files(__package__) / "hints.txt").read_text(encoding="utf-8").split("\n\n"):
         items = [" ".join(item.split()) for item in re.split(r"^- ", block, flags=re.MULTILINE) if item]
         for _, id, item in (item.split("`", 2) for item in items if item[0] == "`"):
             edits = re.findall("`([^`]+)` -> `([^`]+)`", item)

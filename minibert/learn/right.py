@@ -1,6 +1,6 @@
 """The functions of the course as they are right, in plain NumPy, in the dtype of their arguments.
 
-hints.md has wrong versions of them: what is written instead of a part of this file. So each part that somebody may
+hints.txt has wrong versions of them: what is written instead of a part of this file. So each part that somebody may
 get wrong is in this file once, and written plainly. They also set the limits of rounding errors: sums are made one
 number after the other, as in a loop, because NumPy's own have a smaller error.
 """
