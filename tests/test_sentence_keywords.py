@@ -63,7 +63,7 @@ def test_keywords_that_would_change_the_vectors(folder: Path) -> None:
         ("model_kwargs", ValueError): ({"torch_dtype": torch.float16}, {"attn_implementation": "flash_attention_2"}),
         ("config_kwargs", TypeError): ({3: 4}, {"num_hidden_layer": 1}),
         ("config_kwargs", ValueError): ({"num_hidden_layers": 1}, {"hidden_act": "relu"}, {"vocab_size": 3}),
-        ("processor_kwargs", ValueError): ({"truncation_side": "left"}, {"padding_side": "left"}),
+        ("processor_kwargs", ValueError): ({"truncation_side": "left"}, {"padding_side": "left"}, {"max_len": 7}),
         ("backend", ValueError): ("openvino", "onnx"),
         ("device", ValueError): ("cuda:0",),
         ("similarity_fn_name", ValueError): ("maxsim", "angle", 3),

@@ -76,7 +76,7 @@ CHANGES_NOTHING: list[Case] = [
     ),
     (
         SETTINGS,
-        {"model_args": {"torch_dtype": "float32", "attn_implementation": "eager", "revision": "x", "token": "x"}},
+        {"model_args": {"torch_dtype": "float32", "attn_implementation": "flash_attention_2", "revision": "x"}},
     ),
     (SETTINGS, {"model_kwargs": {}, "config_kwargs": {"hidden_act": "gelu", "attention_probs_dropout_prob": 0.5}}),
     (POOLING, {"embedding_dimension": ..., "word_embedding_dimension": 24, "pooling_mode_max_tokens": True}),

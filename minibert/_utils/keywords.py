@@ -45,10 +45,12 @@ def _nothing(names: str, remedy: str) -> dict[str, Keyword]:
     return dict.fromkeys(names.split(), Keyword(is_nothing, "None or False", remedy))
 
 
-def _one_of(name: str, *values: object, remedy: str) -> dict[str, Keyword]:
+def accepted(name: str, *values: object, remedy: str) -> dict[str, Keyword]:
+    """Return a keyword that may have some values; a str may also be the value of an enum."""
+
     def accepts(value: object) -> bool:
-        value = getattr(value, "value", value)  # of an enum
-        return any(value is accepted or (isinstance(accepted, str) and value == accepted) for accepted in values)
+        value = getattr(value, "value", value)
+        return any(value is one or (isinstance(one, str) and value == one) for one in values)
 
     return {name: Keyword(accepts, " or ".join(map(repr, values)), remedy)}
 
@@ -58,7 +60,7 @@ def anything(names: str) -> dict[str, Keyword]:
     return dict.fromkeys(names.split(), Keyword(lambda value: True, "any value", ""))
 
 
-_CODE = _one_of("trust_remote_code", None, False, True, remedy="Leave it out.")  # see check_remote_code
+_CODE = accepted("trust_remote_code", None, False, True, remedy="Leave it out.")  # see check_remote_code
 _TOKEN = _nothing("use_auth_token", "Give token=.")
 _ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
 _SPECIAL = _nothing("split_special_tokens", "Special tokens in a text stay whole. Leave it out.")
@@ -85,8 +87,8 @@ _DEVICE_MAP = {"device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", _ON_C
 MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
     **(_TYPES | _DEVICE_MAP),
-    **_one_of("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
-    **_one_of("use_safetensors", None, True, remedy="safetensors are read if there are any. Leave it out."),
+    **accepted("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
+    **accepted("use_safetensors", None, True, remedy="safetensors are read if there are any. Leave it out."),
     **_nothing("ignore_mismatched_sizes", "minibert never makes random weights. The config must fit."),
     **_nothing(
         "quantization_config load_in_8bit load_in_4bit",
@@ -112,7 +114,7 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
 PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
     **(_CODE | _TOKEN | _TYPES | _DEVICE_MAP | anything("use_fast num_workers")),
     "device": Keyword(lambda value: is_cpu(value) or value == -1, "None, 'cpu' or -1", _ON_CPU),
-    **_one_of("framework", None, "pt", remedy="Leave it out."),
+    **accepted("framework", None, "pt", remedy="Leave it out."),
 }
 """Keywords of `pipeline`."""
 
@@ -135,7 +137,7 @@ FORWARD_KEYWORDS: Mapping[str, Keyword] = {
 """Keywords of the calls of a model."""
 
 SAVING_KEYWORDS: Mapping[str, Keyword] = {
-    **_one_of("safe_serialization", None, True, remedy="minibert writes safetensors only. Leave it out."),
+    **accepted("safe_serialization", None, True, remedy="minibert writes safetensors only. Leave it out."),
     **_nothing("push_to_hub", "Save into a folder, then run `hf upload`."),
     **anything("max_shard_size token legacy_format"),
 }

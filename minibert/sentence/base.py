@@ -135,26 +135,17 @@ class SentenceModel(TorchLike):
                 f"{model_files.source}: tokenizer_config.json has {setting}. In sentence-transformers, the result of "
                 "a text then depends on the longest text of its batch. Here it is that of the text alone."
             )
-        limit = self._use_tables(model_files.where, stored, config, limit)
-        self._use_tables(self._call, asked, config, limit)
-
-    def _use_tables(self, giver: str, tables: loading.Tables, config: BertConfig, limit: int | None) -> int | None:
-        """Compare settings of a file, or of the caller, with the model; set and return the tokenizer's limit."""
-        by_caller = giver == self._call
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for keyword, settings in tables.items():
-            with loading.prefixed(f"{keyword} of {giver}:", None if by_caller else ModelFormatError):
-                method = loading.TABLES[keyword][0]
-                if method != "BertTokenizer.from_pretrained":
-                    check_settings(method, settings, config, change, self._fewer_layers)
-                    continue
-                if by_caller and "max_len" in settings:  # its older name
-                    settings.setdefault("model_max_length", settings.pop("max_len"))
-                # The limit replaces that of the tokenizer's files, even if that is lower.
-                if (limit := settings.pop("model_max_length", limit)) is not None:
-                    self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
-                self.tokenizer.check_asked(method, settings)
-        return limit
+        for giver, tables, error in ((model_files.where, stored, ModelFormatError), (self._call, asked, None)):
+            for name, settings in tables.items():
+                with loading.prefixed(f"{name} of {giver}:", error):
+                    if loading.TABLES[name] is loading.OF_BERT:
+                        check_settings(loading.OF_BERT[0], settings, config, change, self._fewer_layers)
+                        continue
+                    # The limit replaces that of the tokenizer's files, even if that is lower.
+                    if (limit := settings.pop("model_max_length", limit)) is not None:
+                        self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+                    self.tokenizer.check_asked(loading.OF_TOKENIZER[0], settings)
 
     def _check_transformer(self, model_files: loading.SentenceFiles) -> int | None:
         """Refuse settings of a Transformer that minibert does not implement; return max_seq_length."""

@@ -14,16 +14,24 @@ import dataclasses
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
-from minibert._utils.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, anything, check_keywords
+from minibert._utils.keywords import (
+    HUB_KEYWORDS,
+    MODEL_KEYWORDS,
+    TOKENIZER_KEYWORDS,
+    accepted,
+    anything,
+    check_keywords,
+)
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.checkpoint.files import ModelFiles
 from minibert.encode.modules import ModuleEntry, check_modules, list_modules
 from minibert.errors import ModelFormatError
 from minibert.models.options import Backend, ComputeType, LoadOptions
-from minibert.tokenizer.bert_tokenizer import SETTINGS
+from minibert.tokenizer.bert_tokenizer import SETTINGS as TOKENIZER_SETTINGS
 
 
 class LoadKeywords(TypedDict, total=False):
@@ -77,38 +85,26 @@ OF_SAVING = anything("model_name create_model_card train_datasets")
 _OUTPUTS = anything("add_pooling_layer output_hidden_states output_attentions return_dict")
 
 
-def _on_the_right(remedy: str) -> Keyword:
-    return Keyword(lambda value: value in (None, "right"), "'right'", f"{remedy} Leave it out.")
-
-
-_MODEL: Mapping[str, Keyword] = {**MODEL_KEYWORDS, **_OUTPUTS}
-
-# For each keyword whose value is a dict: the call that takes its keywords, their values, and those that name settings.
-TABLES: dict[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
-    "model_kwargs": ("BertModel.from_pretrained", _MODEL, CONFIG_SETTINGS),
-    "config_kwargs": ("BertConfig.from_pretrained", _MODEL, CONFIG_SETTINGS),
-    "processor_kwargs": (
-        "BertTokenizer.from_pretrained",
-        {
-            **TOKENIZER_KEYWORDS,
-            **anything("clean_up_tokenization_spaces"),  # of decoding only
-            "padding_side": _on_the_right(
-                "Vectors are computed without padding; padding on the left would shift the positions."
-            ),
-            "truncation_side": _on_the_right("minibert cuts the end of a text."),
-        },
-        (*SETTINGS, "model_max_length"),
-    ),
+# The calls that take the keywords of a dict, the values that change nothing, and the keywords that name settings.
+OF_BERT = ("BertModel.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS)
+OF_TOKENIZER = (
+    "BertTokenizer.from_pretrained",
+    {
+        **TOKENIZER_KEYWORDS,
+        **anything("clean_up_tokenization_spaces"),  # of decoding only
+        **accepted("padding_side", None, "right", remedy="Vectors have no padding; on the left it shifts positions."),
+        **accepted("truncation_side", None, "right", remedy="minibert cuts the end of a text."),
+    },
+    (*TOKENIZER_SETTINGS, "model_max_length"),
+)
+TABLES = {
+    **dict.fromkeys(("model_kwargs", "config_kwargs", "model_args", "config_args"), OF_BERT),
+    **dict.fromkeys(("processor_kwargs", "tokenizer_kwargs", "tokenizer_args"), OF_TOKENIZER),
 }
-
+"""For each keyword whose value is a dict of keywords, also by its older names: what the dict may hold."""
 
 Tables: TypeAlias = dict[str, dict[str, Any]]
 """Keywords that name settings of the model, by the keyword whose value holds them."""
-
-# Their older names, of keywords and in files.
-_OLD_TABLES = {"tokenizer_kwargs": "processor_kwargs", "tokenizer_args": "processor_kwargs"}
-_OLD_TABLES |= {"model_args": "model_kwargs", "config_args": "config_kwargs"}
-TABLES |= {old: TABLES[new] for old, new in _OLD_TABLES.items()}
 
 
 def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]:
@@ -120,6 +116,8 @@ def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]
     if load.get("modules") is not None:
         raise ValueError(f"{call}(modules=): minibert runs no modules of torch. Save the model; load the folder.")
     check_keywords(call, {"trust_remote_code": load.get("trust_remote_code")}, HUB_KEYWORDS)
+    older = load.get("tokenizer_kwargs") or None
+    one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
     asked = inner_settings(call, load)
     changed = {
         "cache_dir": one_of("cache_folder", load.get("cache_folder"), "cache_dir", options.cache_dir),
@@ -129,25 +127,32 @@ def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]
     return dataclasses.replace(options, **changed), asked
 
 
-def inner_settings(call: str, load: Mapping[str, Any]) -> Tables:
+def inner_settings(
+    giver: str, given: Mapping[str, Any], replaced: Mapping[str, Any] | None = None, ignored: Collection[str] = ()
+) -> Tables:
     """Check the keywords for the model, the config and the tokenizer, which are dicts; return those that name settings.
 
     Parameters
     ----------
-    call : str
-        The class, for messages.
-    load : mapping
-        The keywords of its constructor.
+    giver : str
+        Who gives them, for messages.
+    given : mapping
+        It has the dicts under the names of `TABLES`.
+    replaced : mapping, optional
+        The same of another giver, whose keywords are used instead of these.
+    ignored : names
+        Keywords that may have any value.
     """
-    older = load.get("tokenizer_kwargs") or None
-    one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
     asked = {}
-    for name, (method, table, settings) in TABLES.items():
-        keywords = {} if load.get(name) is None else load[name]
+    for name, table in TABLES.items():
+        keywords = {} if given.get(name) is None else given[name]
         if not isinstance(keywords, Mapping) or not all(isinstance(key, str) for key in keywords):
             raise TypeError(f"{name}={brief(keywords)}; expected a dict of keywords, or None.")
-        with prefixed(f"{name} of {call}:"):
-            asked[name] = check_keywords(method, keywords, table, settings=settings)
+        alike = [(replaced or {}).get(other) or () for other in TABLES if TABLES[other] is table]
+        keywords = {key: value for key, value in keywords.items() if key not in chain(ignored, *alike)}
+        method, known, settings = table
+        with prefixed(f"{name} of {giver}:"):
+            asked[name] = check_keywords(method, keywords, known, settings=settings)
     return asked
 
 
@@ -159,9 +164,9 @@ _FILES = [f"sentence_{kind}_config.json" for kind in _KINDS]
 TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend", "cache_dir", *TABLES)
 """The settings that the encoders use, and those that change no vector."""
 
-# In dicts of keywords: where a model is. sentence-transformers replaces them by what the caller gives.
-_PLACES = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
-
+# Keywords that change no number, so that a file may give any value: where a model is, and the memory that it takes.
+_NOT_OF_NUMBERS = (*HUB_KEYWORDS, "subfolder", "token", "cache_dir", "revision", "local_files_only")
+_NOT_OF_NUMBERS += ("attn_implementation", "device_map", "use_safetensors")
 
 # A class, and other model types of config_sentence_transformers.json that it loads too; ColBERT is that of PyLate.
 _READ_AS = {"MultiVectorEncoder": ("ColBERT", "SentenceTransformer")}
@@ -219,14 +224,8 @@ def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
 
 def stored_settings(files: SentenceFiles, load: Mapping[str, Any]) -> Tables:
     """Return the `inner_settings` of a Transformer's file, without the keywords that the caller gives in `load`."""
-    tables = dict(files.settings)
-    for name in TABLES:
-        alike = [other for other in TABLES if _OLD_TABLES.get(other, other) == _OLD_TABLES.get(name, name)]
-        asked = [key for other in alike for key in load.get(other) or ()]
-        if isinstance(keywords := tables.get(name), Mapping):
-            tables[name] = {key: value for key, value in keywords.items() if key not in (*_PLACES, *asked)}
     with prefixed(f"{files.where}:", ModelFormatError):
-        return inner_settings("Transformer", tables)
+        return inner_settings("Transformer", files.settings, load, _NOT_OF_NUMBERS)
 
 
 # --- other arguments --------------------------------------------------------------------------------------------------
