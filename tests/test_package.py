@@ -28,7 +28,7 @@ PACKAGE = Path(minibert.__file__).parent
 # A ring imports only itself and the rings before it. `trace` is in the core because a model's method returns a trace.
 RINGS = {
     "core": ("_version", "errors", "_utils", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer"),
-    "vectors": ("vectors", "similarity", "search", "index", "quantized", "encode", "sentence", "tasks"),
+    "vectors": ("vectors", "similarity", "search", "quantized", "encode", "sentence", "tasks"),
     "lenses": ("inside", "parity"),
     "apps": ("corpus", "serving", "integrations", "compat", "learn", "util", "plot", "scikit", "cli", "__main__"),
 }
@@ -62,8 +62,6 @@ HOMES = {
     **{key: {"integrations"} for key in ("chromadb", "haystack", "langchain_core")},
     "ray": {"integrations"},
     "scipy": {"sentence"},
-    "faiss": {"vectors"},
-    "usearch": {"vectors"},
     **{key: {"serving"} for key in ("msgspec", "orjson", "prometheus_client", "uvicorn")},
 }
 REQUIRED = {"numpy", "safetensors", "tokenizers", "huggingface_hub"}

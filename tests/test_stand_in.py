@@ -40,7 +40,7 @@ def test_the_class_is_the_one_of_minibert(tmp_path: Path, short_folder: Path) ->
 def test_names_of_old_and_new_versions(tmp_path: Path) -> None:
     code = """
         from sentence_transformers import LoggingHandler, SimilarityFunction, quantize_embeddings
-        from sentence_transformers.quantization import quantize_embeddings as a, semantic_search_faiss
+        from sentence_transformers.quantization import quantize_embeddings as a
         from sentence_transformers.similarity_functions import SimilarityFunction as b
         from sentence_transformers.util import community_detection, paraphrase_mining, pytorch_cos_sim, semantic_search
         from sentence_transformers.util.similarity import cos_sim

@@ -37,6 +37,10 @@ _INSTEAD: dict[str, dict[str, str]] = {
     },
     "minibert.util": {
         "mine_hard_negatives": "sentence_transformers.util has it, and it works with a model of minibert",
+        **_rows(
+            "semantic_search_faiss semantic_search_usearch",
+            "the libraries take the vectors of encode; sentence/README.md has the search with one of them",
+        ),
         "http_get": "urllib.request.urlretrieve downloads a file",
     },
     "minibert.models": _rows(

@@ -83,8 +83,8 @@ def missing_library(what: str, error: ImportError, *packages: str) -> ImportErro
 
     Examples
     --------
-    >>> missing_library("the search", ImportError("No module named 'faiss'", name="faiss"), "faiss-cpu")
-    ImportError("the search needs faiss, which is not installed: pip install faiss-cpu (No module named 'faiss')")
+    >>> missing_library("a table", ImportError("No module named 'pandas'", name="pandas"), "pandas")
+    ImportError("a table needs pandas, which is not installed: pip install pandas (No module named 'pandas')")
     """
     library = (error.name or "").partition(".")[0].replace("sklearn", "scikit_learn")
     if not library or not any(package.strip("'").replace("-", "_").startswith(library) for package in packages):

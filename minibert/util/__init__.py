@@ -1,7 +1,7 @@
 """The names of sentence_transformers.util that programs for inference use: ``from minibert import util``.
 
-The functions are those of `minibert.similarity`, `minibert.search` and `minibert.index`; this module collects them. A
-name that minibert does not have is refused with the reason.
+The functions are those of `minibert.similarity` and `minibert.search`; this module collects them. A name that minibert
+does not have is refused with the reason.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
 from minibert.sentence.loading import check_device, full_name
-from minibert.vectors import indices, multi_vectors, search, similarity
-from minibert.vectors.indices import *  # noqa: F403
+from minibert.vectors import multi_vectors, search, similarity
 from minibert.vectors.multi_vectors import *  # noqa: F403
 from minibert.vectors.search import *  # noqa: F403
 from minibert.vectors.search import semantic_search
@@ -26,9 +25,7 @@ from minibert.vectors.similarity import *  # noqa: F403
 _OWN = ["LoggingHandler", "batch_to_device", "get_device_name", "information_retrieval"]
 _OWN += ["is_sentence_transformer_model"]
 _NOT_OF_UTIL = ("PRECISIONS", "SIMILARITY_FUNCTIONS", "check_similarity", "check_truncate_dim")
-__all__ = sorted(
-    {*_OWN, *indices.__all__, *multi_vectors.__all__, *search.__all__, *similarity.__all__}.difference(_NOT_OF_UTIL)
-)
+__all__ = sorted({*_OWN, *multi_vectors.__all__, *search.__all__, *similarity.__all__}.difference(_NOT_OF_UTIL))
 
 _Batch = TypeVar("_Batch", bound=Mapping[str, Any])
 

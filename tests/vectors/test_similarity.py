@@ -145,7 +145,6 @@ def test_lists_of_token_vectors(call: str, lengths: str, tensors: bool) -> None:
 def test_every_function_of_embeddings_has_a_row() -> None:
     rows = {call.split()[0] for call in OF_TOKENS}
     others = {"normalize_embeddings", "truncate_embeddings"}  # any number of axes
-    others |= {"semantic_search_faiss", "semantic_search_usearch"}  # quantized vectors
     taking = {
         name
         for name in ours_util.__all__
