@@ -25,10 +25,10 @@ from minibert.bert.families import FAMILIES
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.weights import bias_of_distances
 from minibert.checkpoint.files import locate
-from minibert.cli.info import describe
 from minibert.inside.explain import explain
 from minibert.models import float64
 from minibert.models.stored import find_heads
+from minibert.sentence.facts import describe
 from minibert.trace.page.document import page
 from minibert.trace.trace import Trace
 from tests.support.checkpoints import random_checkpoint
@@ -216,7 +216,7 @@ def test_heads_are_found_and_every_name_of_a_trace_is_read_and_saved(tmp_path: P
     theirs = make(tmp_path, family, kind, **labels, **bare)
     files, name = locate(tmp_path), f"Bert{kind}"
     assert find_heads(files) == (() if kind == "Model" else (name,))
-    assert describe(files, str(tmp_path), None)[0]["heads"] == [type(theirs).__name__] * bool(kind != "Model")
+    assert describe(tmp_path)["facts"]["heads"] == [type(theirs).__name__] * bool(kind != "Model")
     ids = np.arange(5, 15).reshape((1, 2, 5) if kind == "ForMultipleChoice" else (2, 5))
     trace = load(tmp_path).trace(ids)
     values = {value: np.asarray(trace[value]) for value in trace}
