@@ -464,7 +464,6 @@ def test_an_option_that_is_given_twice_is_refused_or_joined(cli: Cli) -> None:
 
 OF_FILES = {"--resume": [], "--input-format": ["csv"], "--text-column": ["text"], "--id-column": ["id"]}
 OF_FILES |= {"--on-error": ["stop"], "--on-empty": ["keep"], "--shard-size": ["10000"], "--progress": ["auto"]}
-OF_FILES_OF_EMBED = {"--dtype": ["float32"], "--actors": ["2"], "--on": ["ray:local"]}
 OF_TEXTS = {"embed": {"--precision": ["float32"]}, "sparse": {"--json": [], "-k": ["10"]}}
 OF_TEXTS["rerank"] = OF_TEXTS["sparse"]
 
@@ -476,7 +475,7 @@ def test_options_that_would_change_nothing_are_refused_even_with_their_default(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines.txt").write_text("a cat\n")
     words = [verb, "-m", "./no/such/folder", *(["query"] if verb == "rerank" else [])]
-    files = OF_FILES | (OF_FILES_OF_EMBED if verb == "embed" else {})
+    files = OF_FILES | ({"--dtype": ["float32"]} if verb == "embed" else {})
     for option, value in files.items():
         code, _, err = cli(*words, "a cat", option, *value)
         assert (code, f"{option} is for files of texts; name them with --input." in err) == (1, True), err

@@ -60,7 +60,6 @@ HOMES = {
     "torch": {"_utils"},
     "pyarrow": {"corpus"},
     **{key: {"integrations"} for key in ("chromadb", "haystack", "langchain_core")},
-    "ray": {"integrations"},
     "scipy": {"sentence"},
     **{key: {"serving"} for key in ("msgspec", "orjson", "prometheus_client", "uvicorn")},
 }

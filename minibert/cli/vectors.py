@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,7 +23,6 @@ from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 if TYPE_CHECKING:
     from minibert.corpus.readers import VectorFile
     from minibert.corpus.runs import Summary
-    from minibert.integrations.ray import RayWorkers
 
 
 _OF_COLUMNS = ("input_format", "text_column", "id_column")
@@ -32,7 +30,7 @@ _OF_RUNS = ("resume", "on_error", "on_empty", "shard_size")
 _OF_FILES = (*_OF_COLUMNS, *_OF_RUNS, "progress")  # of the verbs that also take texts
 
 _OF_TOKENS = ("prompt", "prompt_name", "batch_size", "truncation", "normalize_embeddings")
-_OF_SENTENCES = ("pooling", "layers", "layer_pooling", "stride", "truncate_dim", "precision", "on")
+_OF_SENTENCES = ("pooling", "layers", "layer_pooling", "stride", "truncate_dim", "precision")
 
 _Hit = tuple[float, dict[str, Any], str | None]
 """A score, the id or the line, and the text if that is known."""
@@ -57,15 +55,11 @@ def add_verbs(verbs: Any) -> None:
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
         {_inputs()}
         --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the numbers, with --input
-        --on ENGINE: compute with the machines of a Ray cluster, with --input: the address of its head, such as
-            ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's
-            cluster. --threads holds for each worker
-        --actors N: workers, with --on (default: as many as the cluster has room for)
         --normalize: scale each vector to length 1, even if the model does not
         --multi-vector: a vector for each token, of a model of late interaction (ColBERT); texts are its documents
         --precision {"|".join(PRECISIONS)} = float32: precision of the numbers, without --input
         """
-    embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize={"dest": "normalize_embeddings"})
+    embed = add_verb(verbs, _embed, text, normalize={"dest": "normalize_embeddings"})
     options.add_prompt(embed, "each text")
     _add_vector_options(embed)
 
@@ -215,7 +209,7 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    if _has_files(arguments, for_texts=("precision",), for_files=("dtype", "on", "actors")):
+    if _has_files(arguments, for_texts=("precision",), for_files=("dtype",)):
         _embed_files(arguments)
         return
     if arguments.output is not None:
@@ -240,29 +234,10 @@ def _embed_files(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
 
     output_suffix(arguments.output)  # raises before a model is loaded
-    workers, keywords = _workers(arguments), _encode_options(arguments)
-    model = _load(arguments)  # before a cluster is asked for, which takes longer
-    with workers as entered:
-        keywords |= {"dtype": arguments.dtype, "workers": entered}
-        what = f"vectors of tokens ({{n_tokens}}, {{width}}) {arguments.dtype}"
-        what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
-        _run_over_files(arguments, embed_corpus, model, what=what, **keywords)
-
-
-def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RayWorkers | None]:
-    """Return the workers that the options name; None if this process computes."""
-    if arguments.on is None:
-        if arguments.actors is not None:
-            raise ValueError("--actors is the number of workers of a cluster; name it with --on.")
-        return contextlib.nullcontext()
-    engine, _, address = arguments.on.partition(":")
-    if engine != "ray":
-        raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
-    from minibert.integrations.ray import RayWorkers
-
-    keywords = chosen(arguments, ("actors", "prompts")) | options.loading(arguments)
-    report = partial(output.report_problem, parser=arguments.parser)
-    return RayWorkers(arguments.model, address=address or None, report=report, **keywords)
+    keywords = _encode_options(arguments)
+    what = f"vectors of tokens ({{n_tokens}}, {{width}}) {arguments.dtype}"
+    what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
+    _run_over_files(arguments, embed_corpus, _load(arguments), what=what, dtype=arguments.dtype, **keywords)
 
 
 def _sparse(arguments: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,26 +35,6 @@ if TYPE_CHECKING:
 # A text that all kinds of models can read, and how many of the weights of its sparse vector the manifest holds.
 _PROBE, _PROBE_WEIGHTS = "minibert", 16
 
-Results = tuple[EncodedTexts, str]
-"""The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
-
-
-class Pool(Protocol):
-    """Workers that have started."""
-
-    def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], Results]:
-        """Send a shard to a worker, and return a function that waits for its vectors."""
-
-    def has_room(self, begun: int) -> bool:
-        """Return whether to submit another shard before the oldest of the `begun` shards is saved."""
-
-
-class Workers(Protocol):
-    """Processes elsewhere that compute vectors, such as `minibert.integrations.ray.RayWorkers`."""
-
-    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Pool:
-        """Start the workers of a run; they must have this vector for the text of `probe_vector`."""
-
 
 def embed_corpus(
     model: SentenceTransformer | MultiVectorEncoder,
@@ -62,7 +42,6 @@ def embed_corpus(
     output: str | os.PathLike[str],
     *,
     dtype: str = "float32",
-    workers: Workers | None = None,
     **options: Any,
 ) -> Summary | None:
     """Compute one vector per text of some files, and write the vectors in order into one file or a folder of files.
@@ -79,9 +58,6 @@ def embed_corpus(
         file there when it is computed, ``part-00000.parquet`` and so on, in the order of the texts.
     dtype : {"float32", "float16"}
         Type of the written numbers.
-    workers : minibert.integrations.ray.RayWorkers, optional
-        Processes elsewhere that compute the vectors. This process still reads and writes all files, and the files are
-        the same.
     **options
         The fields of `minibert.corpus.runs.RunOptions`, such as ``resume=True``. With on_error="null" a line that
         cannot be used has a vector of NaN. Also the fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With
@@ -111,11 +87,8 @@ def embed_corpus(
     silent = dataclasses.replace(chosen, truncation=how)
     plan: Any = model.plan(silent)
     probe, limit, of_tokens = probe_vector(plan), plan.windows.max_length, isinstance(plan, TokenPlan)
-    if of_tokens and workers is not None:
-        raise ValueError("workers= compute sentence vectors, not vectors of tokens; leave it out.")
     numbered = all(source.id_column is None for source in sources)
     writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output), of_tokens)
-    encoder = None if workers is None else workers.start(silent, probe, model.model.ops.processor())
 
     def refuse_long(lines: Lines) -> None:
         usable = [line for line in lines if line.text is not None]
@@ -125,7 +98,7 @@ def embed_corpus(
             if n > limit:
                 line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"
 
-    task = _Vectors(writer, plan, encoder)
+    task = _Vectors(writer, plan)
     settings = {**vars(chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
     layers = -1 if chosen.layers is None else chosen.layers
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
@@ -140,38 +113,25 @@ def embed_corpus(
 
 @dataclasses.dataclass
 class _Vectors(Task):
-    """The task of `embed_corpus`. Without an encoder this process computes a shard when its result is asked for."""
+    """The task of `embed_corpus`."""
 
     writer: VectorWriter
     plan: Plan | TokenPlan
-    encoder: Pool | None
 
     def __post_init__(self) -> None:
         self.files, self.width, self.into_folder = self.writer.files, self.writer.width, self.writer.into_folder
-
-    def begin(self, lines: Lines, progress: Progress) -> Callable[[], Results | None]:
-        texts = texts_of(lines)
-        progress(len(lines) - len(texts))
-        if not texts:
-            return lambda: None
-        if self.encoder is not None:
-            return self.encoder.submit(texts, progress)
-        chunks = self.plan.run(texts, chunk_size=len(texts), progress=progress)
-        return lambda: (next(chunks), self.plan.model.ops.processor())
 
     def numbers(self, line: InputLine) -> int:
         # A token has at least a character.
         tokens = min(self.plan.windows.max_length, len(self.plan.windows.prompt) + len(line.text or ""))
         return self.width * tokens if self.writer.of_tokens else 0
 
-    def has_room(self, begun: int) -> bool:
-        return self.encoder is not None and self.encoder.has_room(begun)
-
-    def write(
-        self, lines: Lines, computed: Results | None, earlier: Counts, files: Files, progress: Progress
-    ) -> Written:
-        nothing = np.zeros((0, self.width), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64), ()
-        encoded, processor = computed or (EncodedTexts(*nothing), None)
+    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> Written:
+        texts = texts_of(lines)
+        progress(len(lines) - len(texts))
+        encoded = EncodedTexts(np.zeros((0, self.width), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        if texts:
+            encoded = next(self.plan.run(texts, chunk_size=len(texts), progress=progress))
         vectors = encoded.vectors  # which is not copied if all lines have texts
         if len(vectors) < len(lines):
             of_tokens = self.writer.of_tokens
@@ -180,7 +140,7 @@ class _Vectors(Task):
         self.writer.write(files, earlier.n_texts, [line.row() for line in lines], vectors)
         cut = encoded.n_truncated
         n_tokens = sum(map(len, encoded.vectors)) if self.writer.of_tokens else int((encoded.n_tokens - cut).sum())
-        return n_tokens, cut, processor
+        return n_tokens, cut, self.plan.model.ops.processor() if texts else None
 
 
 def probe_vector(plan: Plan | TokenPlan) -> FloatArray:
@@ -314,7 +274,7 @@ class _Lines(Task):
         check_output(self.output, (".jsonl",))
         self.files = (ShardFile(".jsonl", os.path.realpath(self.output)),)
 
-    def write(self, lines: Lines, computed: None, earlier: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> Written:
         texts = texts_of(lines)
         fields, n_tokens, n_truncated = self.compute(texts, progress) if texts else ([], 0, ())
         progress(len(lines) - len(texts))

@@ -138,7 +138,7 @@ class _TokenTask(Task):
         ((_, vectors),) = self.compute(["minibert"])
         return vectors[0].reshape(-1)
 
-    def write(self, lines: Lines, computed: None, earlier: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> Written:
         n_tokens, n_truncated = 0, list[int]()
         for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
             texts = texts_of(chunk)

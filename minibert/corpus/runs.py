@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -209,21 +208,15 @@ def run_shards(
         resumed = sum(done.values(), Counts())
         known = min(resumed.n_texts + resumed.n_left_out, total)
         counts, n_shards = Counts(), 0
-        begun = deque[tuple[int, Lines, Lines, Callable[[], Any]]]()
 
-        def begin(chunk: Lines) -> None:
+        def save(number: int, chunk: Lines) -> Counts:
             if options.on_error != "stop":  # else the first reading has found them
                 refuse_long(chunk)
             lines = options.kept(chunk)
             progress(len(chunk) - len(lines))
-            begun.append((n_shards, chunk, lines, task.begin(lines, progress)))
-
-        def save_oldest() -> Counts:
-            number, chunk, lines, wait = begun.popleft()
-            computed = wait()
 
             def write(opened: Files) -> tuple[Counts, dict[str, Any]]:
-                n_tokens, n_truncated, processor = task.write(lines, computed, counts, opened, progress)
+                n_tokens, n_truncated, processor = task.write(lines, counts, opened, progress)
                 _refuse_changes(files, states)
                 with_text = (line for line in lines if line.text is not None)
                 cut = [line.id for line, n in zip(with_text, n_truncated, strict=True) if n]
@@ -236,15 +229,9 @@ def run_shards(
 
         with progress_bar(total, show=options.show_progress, initial=known) as progress:
             for chunk in in_memory(numbered_lines(files, checksums), shard_size, task.numbers):
-                if n_shards not in done:
-                    begin(chunk)
-                while begun and (n_shards in done or not task.has_room(len(begun))):
-                    counts += save_oldest()
-                counts += done.get(n_shards, Counts())
+                counts += done[n_shards] if n_shards in done else save(n_shards, chunk)
                 n_shards += 1
                 del chunk  # frees its memory before the next one is read
-            while begun:
-                counts += save_oldest()
         folder.finish(counts, n_shards)
     seconds, n_files = time.perf_counter() - start, n_shards if task.into_folder else 1
     return Summary(**vars(counts), width=task.width, n_resumed=resumed.n_texts, seconds=seconds, n_files=n_files)

@@ -125,27 +125,17 @@ class Task:
     width: int
     into_folder = False
 
-    def begin(self, lines: Lines, progress: Progress) -> Callable[[], Any]:
-        """Begin to compute a shard, and return a function that waits for the result."""
-        return lambda: None
-
     def numbers(self, line: InputLine) -> int:
         """Return the most numbers that a line has, if it has several vectors; a shard has about `SHARD_NUMBERS`."""
         return 0
 
-    def has_room(self, begun: int) -> bool:
-        """Return whether to begin another shard before the oldest of the `begun` shards is saved."""
-        return False
-
-    def write(self, lines: Lines, computed: Any, earlier: Counts, files: Files, progress: Progress) -> Written:
-        """Write a shard's files.
+    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> Written:
+        """Compute a shard, and write its files.
 
         Parameters
         ----------
         lines : list of InputLine
             Those that have a row.
-        computed
-            The result of `begin`.
         earlier : Counts
             Those of all earlier shards.
         files : sequence of binary files
