@@ -1,8 +1,12 @@
-"""Find the tensors in a pytorch_model.bin of torch 1.6 and later. Nothing in the file is executed.
+"""Find the tensors in a pytorch_model.bin. Nothing in the file is executed.
 
-The file is a zip. Its `data.pkl` is a pickle, a program for a stack machine that makes a state dict; each storage, an
-array of numbers, is a file `data/KEY` that is not compressed. This module knows the few instructions that a state dict
-needs. They make dicts, tuples, strings, numbers and the three records below. No name in the file is imported or called.
+A file of torch 1.6 and later is a zip. Its `data.pkl` is a pickle, a program for a stack machine that makes a state
+dict; each storage, an array of numbers, is a file `data/KEY` that is not compressed. An older file has five pickles: a
+fixed number, a version, facts of the machine, the state dict, and the keys of the storages; these follow, each behind
+the count of its numbers.
+
+This module knows the few instructions that a state dict needs. They make dicts, tuples, strings, numbers and the three
+records below. No name in the file is imported or called.
 
 Sources: `torch/serialization.py`, `torch/_utils.py` (https://github.com/pytorch/pytorch/tree/v2.13.0/torch) and
 Python's `pickletools.py`: it describes each instruction.
@@ -41,11 +45,13 @@ _REMEDY = (
     "it, and give a folder that save_pretrained wrote"
 )
 _OF_TORCH = "Where torch is, run {} and give the file that it writes"
-_OLD = _OF_TORCH.format("`torch.save(torch.load(path, weights_only=True), path)`")
 _SCRIPT = _OF_TORCH.format(
     "`torch.save(torch.jit.load(path).state_dict(), path)`, if you trust the program in the file,"
 )
-_OLD_BEGIN = b"\x80\x02\x8a\x0a"  # a pickle of protocol 2 that begins with a number of 10 bytes
+_OLD_NUMBERS = (0x1950A86A20F9469CFC6C, 1001)  # what the first two pickles of such a file make
+
+
+_Places = dict[str, tuple[int, int]]  # the key of a storage -> where its numbers begin, and their bytes
 
 
 class _OtherFormatError(ValueError):
@@ -84,29 +90,17 @@ def read_header(path: Path) -> list[StoredTensor]:
     Raises
     ------
     ModelFormatError
-        The file is damaged, is of the format before torch 1.6, or holds something else than a dict of tensors.
+        The file is damaged, or holds something else than a dict of tensors.
     """
     try:
         with _BoundedFile(path) as file:
             state = file_state(file)
             if (begin := file.read(8)) == b"version ":
                 raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
-            if begin.startswith(_OLD_BEGIN):
-                raise _OtherFormatError("it has the format before torch 1.6", _OLD)
-            if not begin.startswith(b"PK\3\4"):
-                raise ValueError("it is not a zip file, as torch writes it")
-            ranges = _ranges(file)
-            folders = [name[:-8] for name in ranges if name.endswith("/data.pkl") and name.count("/") == 1]
-            if len(folders) != 1:
-                raise ValueError(f"its zip has {len(folders)} files NAME/data.pkl; expected one")
-            program = _content(file, *ranges[folders[0] + "data.pkl"])
-            order = _content(file, *ranges.get(folders[0] + "byteorder", (0, 0)))
-        if order not in (b"", b"little"):  # torch before 2.1 does not write it
-            raise ValueError(f"its numbers have the byte order {brief(order)}; expected b'little'")
-        tensors = [
-            _tensor(path, state, name, view, ranges.get(f"{folders[0]}data/{view.storage.key}"))
-            for name, view in _run(program).items()
-        ]
+            if not begin.startswith((b"PK\3\4", b"\x80")):
+                raise ValueError("it begins neither as a zip nor as a pickle")
+            views, places = (_of_zip if begin.startswith(b"PK") else _of_old_file)(file)
+        tensors = [_tensor(path, state, name, view, places.get(view.storage.key)) for name, view in views.items()]
         # Many names of one storage would need more memory than the file says.
         if (total := sum(math.prod(tensor.shape) * BITS[tensor.dtype] // 8 for tensor in tensors)) > 2 * state[2]:
             raise ValueError(f"its tensors have {total} bytes, more than twice the bytes of the file")
@@ -120,14 +114,56 @@ def read_header(path: Path) -> list[StoredTensor]:
         raise ModelFormatError(f"{path} cannot be read: {reason}. Nothing in it was executed. {remedy}.") from error
 
 
-# --- the zip ----------------------------------------------------------------------------------------------------------
-
-
 class _BoundedFile(io.FileIO):
     """A file of which at most 1 MB is read at once, because zipfile asks for as much as the file says."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(_LIMIT if size is None or size < 0 else min(size, _LIMIT))
+
+
+# --- the format before torch 1.6 --------------------------------------------------------------------------------------
+
+
+def _of_old_file(file: _BoundedFile) -> tuple[dict[str, _View], _Places]:
+    """Return the tensors of an older file, and where each storage begins and its size."""
+    file.seek(0)
+    pickles = io.BytesIO(read_exactly(file, min(file_state(file)[2], 2 * _LIMIT)))
+    storages: dict[str, _Storage] = {}
+    if any(_run(pickles, storages) != number for number in _OLD_NUMBERS):
+        raise ValueError("it is a pickle that torch.save did not write")
+    machine, views, keys = (_run(pickles, storages) for _ in range(3))
+    if type(machine) is not dict or machine.get("little_endian") is not True:
+        raise ValueError("its machine did not have little-endian numbers")
+    if type(keys) is not list or sorted(map(str, keys)) != sorted(storages):
+        raise ValueError("its storages are not those of its tensors")
+    places, begin = {}, pickles.tell()
+    for key in keys:
+        file.seek(begin)
+        count, size = storages[key].count, storages[key].count * BITS[storages[key].dtype] // 8
+        if (stated := int.from_bytes(read_exactly(file, 8), "little")) != count:
+            raise ValueError(f"the storage {brief(key)} has {stated} numbers; its tensors need {count}")
+        places[key], begin = (begin + 8, size), begin + 8 + size
+    if begin != file_state(file)[2]:
+        raise ValueError(f"it has {file_state(file)[2]} bytes, its tensors need {begin}")
+    return _state_dict(views), places
+
+
+# --- the zip ----------------------------------------------------------------------------------------------------------
+
+
+def _of_zip(file: _BoundedFile) -> tuple[dict[str, _View], _Places]:
+    """Return the tensors of a zip, and where each storage begins and its size."""
+    ranges = _ranges(file)
+    folders = [name[:-8] for name in ranges if name.endswith("/data.pkl") and name.count("/") == 1]
+    if len(folders) != 1:
+        raise ValueError(f"its zip has {len(folders)} files NAME/data.pkl; expected one")
+    program = _content(file, *ranges[folders[0] + "data.pkl"])
+    order = _content(file, *ranges.get(folders[0] + "byteorder", (0, 0)))
+    if order not in (b"", b"little"):  # torch before 2.1 does not write it
+        raise ValueError(f"its numbers have the byte order {brief(order)}; expected b'little'")
+    data = f"{folders[0]}data/"
+    places = {name.removeprefix(data): place for name, place in ranges.items() if name.startswith(data)}
+    return _state_dict(_run(io.BytesIO(program), {})), places
 
 
 def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
@@ -169,11 +205,10 @@ _MARK = object()
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
 
 
-def _run(program: bytes) -> dict[str, _View]:
-    """Run a pickle that makes a state dict; refuse any other one."""
+def _run(program: io.BytesIO, storages: dict[str, _Storage]) -> Any:
+    """Run a pickle with the instructions of a state dict, and return what it makes; note the storages that it names."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
-    storages: dict[str, _Storage] = {}
 
     def pop(count: int | None = None) -> list[Any]:
         """Take `count` values from the stack, or all above the last mark."""
@@ -193,8 +228,13 @@ def _run(program: bytes) -> dict[str, _View]:
                 stack.append(argument)
             case name if name in _CONSTANTS:
                 stack.append(_CONSTANTS[name])
-            case "EMPTY_DICT":
-                stack.append({})
+            case "EMPTY_DICT" | "EMPTY_LIST" as name:
+                stack.append({} if name == "EMPTY_DICT" else [])
+            case "APPENDS":
+                items = pop()
+                stack[-1].extend(items)
+            case "APPEND":
+                stack[-2].append(stack.pop())
             case "TUPLE":
                 stack.append(tuple(pop()))
             case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
@@ -220,7 +260,9 @@ def _run(program: bytes) -> dict[str, _View]:
                 stack.pop()
                 _set_items(stack[-1], [])
             case "STOP":
-                return _state_dict(*stack)
+                if len(stack) != 1:
+                    raise ValueError(f"its data.pkl makes {len(stack)} values; expected one")
+                return stack[0]
             case other:
                 raise ValueError(f"its data.pkl has the instruction {other}, which a state dict does not need")
     raise ValueError("its data.pkl does not end")
@@ -245,7 +287,7 @@ def _known(name: str) -> _Name:
 def _storage(described: object, known: dict[str, _Storage]) -> _Storage:
     """Return the storage of a description; all descriptions of a key must agree."""
     match described:
-        case ("storage", _Name(name), str(key), str(), int(count)) if name in _STORAGES:
+        case ("storage", _Name(name), str(key), str(), int(count), *rest) if name in _STORAGES and rest in ([], [None]):
             storage = _Storage(_STORAGES[name], key, count)
             if (first := known.setdefault(key, storage)) != storage:
                 both = f"{first.count} {first.dtype} and {count} {storage.dtype}"
@@ -269,9 +311,9 @@ def _made(function: object, arguments: object) -> dict[str, Any] | _View:
     raise ValueError(f"its data.pkl calls {called} with {brief(arguments)}")
 
 
-def _state_dict(result: object = None, *others: object) -> dict[str, _View]:
+def _state_dict(result: object) -> dict[str, _View]:
     """Check that the result of a pickle is a dict of tensors."""
-    if type(result) is not dict or others:
+    if type(result) is not dict:
         raise ValueError(f"its data.pkl makes {brief(result)}; expected a state dict")
     for name, value in result.items():
         if not isinstance(value, _View):

@@ -33,7 +33,19 @@ from tests.support.damage import damaged_bytes
 from tests.support.report import REPORT
 from tests.support.safetensors_files import INPUTS, SIZES, assert_same_bits
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
-from tests.support.torch_files import Call, Stored, crafted, entries_of, old, only_bin, program, saved, view, zipped
+from tests.support.torch_files import (
+    Call,
+    Stored,
+    before_zip,
+    crafted,
+    entries_of,
+    old,
+    only_bin,
+    program,
+    saved,
+    view,
+    zipped,
+)
 
 watching, events = [False], Counter[str]()
 
@@ -75,7 +87,9 @@ def state_dict() -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("write", [saved, lambda value, protocol: old(saved(value, protocol))], ids=["2.x", "1.6"])
+@pytest.mark.parametrize(
+    "write", [saved, lambda value, protocol: old(saved(value, protocol)), before_zip], ids=["2.x", "1.6", "1.5"]
+)
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_every_tensor_has_the_bits_of_torch(tmp_path: Path, write: Any, protocol: int) -> None:
     path, module = tmp_path / "x.bin", torch.nn.Linear(3, 2).state_dict()  # it has _metadata
@@ -163,10 +177,16 @@ def typed(kind: type, count: int) -> Call:
 
 X, LARGE = view(0, (2, 3), (3, 1)), {"data/0": bytes(24_000)}
 DOUBLED: Any = reduce(lambda inner, _: (inner, inner), range(60), ())  # its repr is longer than any memory
+ONES = {"a": torch.ones(2)}
 REFUSED: dict[str, Any] = {
-    "before torch 1.6": lambda: saved({"a": torch.ones(2)}, _use_new_zipfile_serialization=False),
+    "pickle that torch.save did not write": lambda: program({"x": X}),
+    "bytes, its tensors need": lambda: before_zip(ONES)[:-4],
+    "bytes, its tensors need ": lambda: before_zip(ONES) + b"1234",
+    "has 3 numbers; its tensors need 2": lambda: before_zip(ONES).replace(b"\2" + bytes(9), b"\3" + bytes(9)),
+    "storages are not those": lambda: before_zip(ONES).replace(b"]q\0", b"]q\0X\1\0\0\0xa"),
+    "little-endian": lambda: before_zip(ONES).replace(b"endianq\2\x88", b"endianq\2\x89"),
     "archive of torch.jit.save": lambda: zipped({"data.pkl": program({"x": X}), "constants.pkl": b""}),
-    "not a zip file": lambda: b"",
+    "neither as a zip nor as a pickle": lambda: b"",
     "Git LFS pointer": lambda: b"version https://git-lfs.github.com/spec/v1\n",
     "cannot be read: it is damaged": lambda: crafted({"x": X})[:-9],
     "compressed": lambda: zipped({"data.pkl": program({"x": X}), "data/0": bytes(24)}, method=zipfile.ZIP_DEFLATED),
@@ -232,9 +252,15 @@ def test_2000_hostile_files_are_refused_or_give_tensors_within_the_file(tmp_path
     path, chance, outcomes = tmp_path / "x.bin", random.Random(0), Counter[str]()
     tensors = {name: state_dict()[name] for name in ("weight", "tied", "columns", "parameter", "int64")}
     originals = [entries_of(saved(OrderedDict(tensors), protocol)) for protocol in (2, 4)]
+    older = before_zip(OrderedDict(tensors))
+    pickles = older.rindex(b"e.")  # what follows are numbers
     tracemalloc.start()
     for _ in range(2000):
-        path.write_bytes(hostile(chance, chance.choice(originals)))
+        zipped_or_older = (
+            hostile(chance, chance.choice(originals)),
+            damaged_bytes(older[:pickles], chance) + older[pickles:],
+        )
+        path.write_bytes(chance.choice(zipped_or_older))
         try:
             for tensor in read_without_running(path):
                 size = math.prod(tensor.shape)

@@ -21,6 +21,11 @@ def saved(value: object, protocol: int = 2, **options: Any) -> bytes:
     return file.getvalue()
 
 
+def before_zip(value: object, protocol: int = 2) -> bytes:
+    """Return a file of the format before torch 1.6."""
+    return saved(value, protocol, _use_new_zipfile_serialization=False)
+
+
 def entries_of(content: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
