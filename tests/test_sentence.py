@@ -205,10 +205,25 @@ def test_kinds_of_output(minilm_sentences: SentenceTransformer, capsys: pytest.C
     half = minilm_sentences.encode(texts, precision="float16")
     assert half.dtype == np.float16
     np.testing.assert_array_equal(half, vectors.astype(np.float16))
-    capsys.readouterr()
-    minilm_sentences.encode(texts, show_progress_bar=True)
-    assert "100%" in (shown := capsys.readouterr().err)
-    assert "6/6" in shown
+    for options in ({}, {"output_value": None}, {"spans": "sentences"}):
+        capsys.readouterr()
+        minilm_sentences.encode(texts, show_progress_bar=True, **options)
+        assert "100%" in (shown := capsys.readouterr().err)
+        assert "6/6" in shown
+
+
+def test_parts_of_equal_texts(minilm_sentences: SentenceTransformer) -> None:
+    """They are computed once, and each text has arrays of its own; but each text has its own spans."""
+    text = "The river bank was flooded."
+    spans = [[(0, 3)], [(4, 9), (10, 14)], [(0, 3)]]
+    for vectors, own in zip(minilm_sentences.encode([text] * 3, spans=spans), spans, strict=True):
+        np.testing.assert_array_equal(vectors, minilm_sentences.encode(text, spans=own))
+    first, second = minilm_sentences.encode([text] * 2, output_value="token_embeddings")
+    dicts = minilm_sentences.encode([text] * 2, output_value=None)
+    for one, other in ((first, second), (dicts[0]["token_embeddings"], dicts[1]["token_embeddings"])):
+        np.testing.assert_array_equal(one, other)
+        assert type(one) is type(other)
+        assert not np.shares_memory(one, other)
 
 
 class Shrinking(Sequence[str]):

@@ -10,7 +10,7 @@ that of the i-th layer, negative numbers count from the end.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,11 +23,10 @@ from minibert.bert.packed import PackedBatch
 from minibert.encode.modules import Pipeline
 from minibert.encode.options import EncodeOptions
 from minibert.encode.pooling import pool, pooling_modes
-from minibert.encode.run import EncodedTexts, TextPlan, packed
+from minibert.encode.run import EncodedTexts, ObjectPlan, TextPlan, packed
 from minibert.models.bert import BertModel
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_texts
-from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
+from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.layers import COMBINED, combine_layers, resolve_layers
 from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
@@ -105,17 +104,41 @@ class Plan(TextPlan):
 
     def pool(self, windows: Sequence[Encoding]) -> FloatArray:
         """Compute one vector per window: (n, pooled_width), float32."""
-        pooled = [np.zeros((0, self.pooled_width), dtype=np.float32)]
-        pooler = self.model.weights.pooler if self.pooling == ("pooler",) else None
-        skips, rest = self.num_skipped or not self.special_tokens, iter(windows)
-        for step, states in self._states(windows, only_first=self.pooling in (("cls",), ("pooler",)) and not skips):
-            state = self._combine(states)
-            counts = np.concatenate([*map(self._counts, islice(rest, step.num_sequences))]) if skips else None
-            if pooler is not None:
-                pooled.append(encoder.pooler(state, pooler, step, self.model.ops))
-            else:
-                pooled.append(pool(state, step.cu_seqlens, self.pooling, counts))
-        return np.concatenate(pooled)
+        only_first = self.pooling in (("cls",), ("pooler",)) and not self._skips
+        pooled = [self.pooled(*step) for step in self.steps(windows, only_first)]
+        return np.concatenate([np.zeros((0, self.pooled_width), dtype=np.float32), *pooled])
+
+    def steps(
+        self, windows: Sequence[Encoding], only_first: bool = False
+    ) -> Iterator[tuple[FloatArray, PackedBatch, list[Encoding]]]:
+        """Compute the vectors of the tokens of some windows, with the layers combined, a step at a time: (T, H).
+
+        Yield them with the step and its windows. `only_first`: the rows of all but the first tokens may be zeros.
+        """
+        if not windows:
+            return
+        batch, rest = packed(self.model.config, windows), iter(windows)
+        for step, states in self.model.states(batch, self.layers, batch.first_tokens if only_first else None):
+            chosen = [states[layer] for layer in self.layers]
+            x = chosen[0] if len(chosen) == 1 else combine_layers(chosen, self.layer_pooling)
+            yield x, step, [*islice(rest, step.num_sequences)]
+
+    @property
+    def _skips(self) -> bool:
+        """Whether some tokens do not count in pooling."""
+        return self.num_skipped > 0 or not self.special_tokens
+
+    def pooled(self, x: FloatArray, step: PackedBatch, windows: Sequence[Encoding]) -> FloatArray:
+        """Pool the vectors of the tokens of a step: one vector per window."""
+        if self.pooling == ("pooler",) and (pooler := self.model.weights.pooler) is not None:
+            return encoder.pooler(x, pooler, step, self.model.ops)
+        counts = np.concatenate([*map(self._counts, windows)]) if self._skips else None
+        return pool(x, step.cu_seqlens, self.pooling, counts)
+
+    def split(self, x: FloatArray, step: PackedBatch, windows: Sequence[Encoding]) -> Iterator[FloatArray]:
+        """Yield the vectors of the tokens of each window of a step, [CLS] and [SEP] only if they count: (S, H)."""
+        for tokens, window in zip(np.split(x, step.cu_seqlens[1:-1]), windows, strict=True):
+            yield tokens.copy() if self.special_tokens else tokens[window.special_tokens_mask == 0]
 
     def after_pooling(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]] | None = None) -> FloatArray:
         """Average the vectors of each text's windows, and run the modules: (windows, pooled_width) -> (texts, W).
@@ -133,8 +156,7 @@ class Plan(TextPlan):
 
     def tokens(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Compute the vectors of the tokens of each window: (S, pooled_width), [CLS] and [SEP] only if they count."""
-        pairs = zip(windows, self._of_windows(windows), strict=True)
-        return [x.copy() if self.special_tokens else x[window.special_tokens_mask == 0] for window, x in pairs]
+        return [tokens for step in self.steps(windows) for tokens in self.split(*step)]
 
     def members(self, window: Encoding, text: str, spans: Any, name: str) -> tuple[IntArray, IntArray]:
         """Return the tokens of each span of a text, for `spans`; see `TokenWindows.members`.
@@ -154,88 +176,8 @@ class Plan(TextPlan):
 
         Source: Günther et al. 2024, "Late Chunking" (arXiv 2409.04701), algorithm 1.
         """
-        pairs = zip(windows, self._of_windows([window for window, _ in windows]), strict=True)
-        return [pool(x[rows], starts, self.pooling) for (_, (rows, starts)), x in pairs]
-
-    def run_tokens(
-        self,
-        texts: Sequence[str],
-        *,
-        as_dicts: bool = False,
-        spans: Sequence[Any] | None = None,
-        exact: bool = False,
-        info: bool = False,
-    ) -> tuple[list[Any], IntArray, list[TextInfo]]:
-        """Compute the vectors of the tokens of n texts; or of their spans; or a dict of each text.
-
-        Parameters
-        ----------
-        texts : sequence of n str
-        as_dicts : bool
-            Return dicts of the ids, the vectors of the tokens and the sentence vector, which takes a second forward.
-        spans : sequence of n, optional
-            Return the vectors of these spans of each text, see `TokenWindows.members`.
-        exact, info : bool
-            As in `TextPlan.run`.
-
-        Returns
-        -------
-        list of n ndarrays of shape (S, pooled_width) or (spans, width), or of n dicts
-        n_truncated : int ndarray of shape (n,)
-            Tokens of each text that were cut off.
-        list of n TextInfo
-            Empty without `info`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `run`.
-        """
-        width = self.width if as_dicts else 0
-        prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
-        result, n_truncated, infos = list[Any](), list[int](), list[TextInfo]()
-        check_texts(texts)
-        for part, groups in self.windows.of(texts, range(len(texts)), exact=exact):
-            n_truncated += (count_tokens(group)[1] for group in groups)
-            infos += map(self.windows.describe, groups) if info else ()
-            encodings = [group[0] for group in groups]
-            if spans is not None:
-                members = [
-                    self.members(encoding, texts[i], spans[i], f"spans[{i}]")
-                    for i, encoding in enumerate(encodings, part.start)
-                ]
-                result += map(self.vectors, self.spans([*zip(encodings, members, strict=True)]))
-                continue
-            vectors = [tokens.view(Scores) for tokens in self.tokens(encodings)]
-            if not as_dicts:
-                result += vectors
-                continue
-            of_texts = self.after_pooling(self.pool(encodings), groups)[:, :width]
-            for encoding, tokens, vector in zip(encodings, vectors, of_texts, strict=True):
-                rows = slice(None) if self.special_tokens else encoding.special_tokens_mask == 0
-                text = {"input_ids": encoding.ids[rows], "token_type_ids": encoding.token_types[rows]}
-                text["attention_mask"] = np.ones(len(tokens), dtype=np.int64)
-                text |= {"token_embeddings": tokens, "sentence_embedding": vector}
-                result.append({**text, "modality": "text", **prompt})
-        return result, np.array(n_truncated, dtype=np.int64), infos
-
-    def _states(
-        self, windows: Sequence[Encoding], only_first: bool = False
-    ) -> Iterator[tuple[PackedBatch, Mapping[int, FloatArray]]]:
-        """Yield the hidden states of each step; `only_first`: the rows of all but the first tokens may be zeros."""
-        if not windows:
-            return iter(())
-        batch = packed(self.model.config, windows)
-        return self.model.states(batch, self.layers, batch.first_tokens if only_first else None)
-
-    def _of_windows(self, windows: Sequence[Encoding]) -> Iterator[FloatArray]:
-        """Yield the vectors of the tokens of each window, with the layers combined."""
-        for step, states in self._states(windows):
-            yield from np.split(self._combine(states), step.cu_seqlens[1:-1])
-
-    def _combine(self, states: Mapping[int, FloatArray]) -> FloatArray:
-        chosen = [states[layer] for layer in self.layers]
-        return chosen[0] if len(chosen) == 1 else combine_layers(chosen, self.layer_pooling)
+        xs = (x for x, step, _ in self.steps([w for w, _ in windows]) for x in np.split(x, step.cu_seqlens[1:-1]))
+        return [pool(x[rows], starts, self.pooling) for x, (_, (rows, starts)) in zip(xs, windows, strict=True)]
 
     def _counts(self, window: Encoding) -> np.ndarray:
         """Return which tokens of a window count in pooling."""
@@ -244,6 +186,64 @@ class Plan(TextPlan):
             counts &= window.special_tokens_mask == 0
         counts[: self.num_skipped] = False
         return counts
+
+
+# --- parts of texts ---------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class TokensPlan(ObjectPlan):
+    """Makes an array of each text, the vectors of its tokens, as `Plan.tokens` does."""
+
+    plan: Plan
+
+    def items(self, windows: list[Encoding], indices: Sequence[int]) -> Iterator[Scores]:
+        """Compute the arrays of n texts."""
+        return (x.view(Scores) for x in self.plan.tokens(windows))
+
+
+@dataclasses.dataclass(frozen=True)
+class SpansPlan(ObjectPlan):
+    """Makes an array of each text, the vectors of its spans: (spans, width).
+
+    Parameters
+    ----------
+    texts, spans : sequences
+        Of a whole call: the texts, and the spans of each; see `TokenWindows.members`.
+    """
+
+    equal_items = False  # equal texts may have different spans
+    plan: Plan
+    texts: Sequence[str]
+    spans: Sequence[Any]
+
+    def items(self, windows: list[Encoding], indices: Sequence[int]) -> Iterator[FloatArray]:
+        """Compute the arrays of n texts."""
+        pairs = []
+        for window, i in zip(windows, indices, strict=True):
+            pairs.append((window, self.plan.members(window, self.texts[i], self.spans[i], f"spans[{i}]")))
+        return map(self.plan.vectors, self.plan.spans(pairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class DictsPlan(ObjectPlan):
+    """Makes a dict of each text: its ids, the vectors of its tokens, and its sentence vector, cut but not scaled."""
+
+    plan: Plan
+    width: int  # the plan's
+
+    def items(self, windows: list[Encoding], indices: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Compute the dicts of n texts."""
+        n_prompt = self.windows.num_prompt_tokens
+        prompt = {"prompt_length": n_prompt} if n_prompt else {}
+        for x, step, members in self.plan.steps(windows):
+            vectors = self.plan.after_pooling(self.plan.pooled(x, step, members))[:, : self.width]
+            for window, tokens, vector in zip(members, self.plan.split(x, step, members), vectors, strict=True):
+                rows = slice(None) if self.plan.special_tokens else window.special_tokens_mask == 0
+                text = {"input_ids": window.ids[rows], "token_type_ids": window.token_types[rows]}
+                text["attention_mask"] = np.ones(len(tokens), dtype=np.int64)
+                text |= {"token_embeddings": tokens.view(Scores), "sentence_embedding": vector}
+                yield {**text, "modality": "text", **prompt}
 
 
 def make_plan(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,9 @@ class TextPlan:
         Turns texts into windows of tokens.
     """
 
+    equal_items: ClassVar[bool] = True
+    """Whether equal texts have equal items, which are computed once."""
+
     windows: TokenWindows = dataclasses.field(compare=False)
 
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[Any]:
@@ -96,7 +100,7 @@ class TextPlan:
             # Of the chunk a, ccc, a, bb the distinct texts are sorted by length, ccc, bb, a: `chosen` has their
             # indices 1, 3, 0, and `rows` the place of each text among them, 2, 0, 2, 1. The texts of row r are
             # order[starts[r]] to order[starts[r + 1] - 1]: here order is 1, 3, 0, 2, and starts is 0, 1, 2, 4.
-            chosen, rows = windows.distinct(chunk, first)
+            chosen, rows = windows.distinct(chunk, first, self.equal_items)
             order = np.argsort(rows, kind="stable")
             starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
             vectors: Any = None
@@ -125,6 +129,28 @@ class TextPlan:
             encoded = next(self.run(texts, chunk_size=len(texts), progress=count))
         self.windows.too_long().add(encoded.n_truncated).warn()
         return encoded.vectors
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectPlan(TextPlan):
+    """A `TextPlan` whose items are objects, such as arrays of several lengths, or dicts. Each text has one window."""
+
+    def items(self, windows: list[Encoding], indices: Sequence[int]) -> Iterable[Any]:
+        """Compute the items of n texts; `indices` are their places in the caller's input."""
+        raise NotImplementedError
+
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+        """Compute an array (n,) of the items."""
+        return np.fromiter(self.items([window for (window,) in groups], indices), dtype=object)
+
+    def gather(self, items: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the items of a chunk, a copy for each equal text but the first: callers may change one of them."""
+        seen = set[int]()
+        for i, item in enumerate(items):
+            if id(item) in seen:
+                items[i] = copy.deepcopy(item)
+            seen.add(id(item))
+        return items
 
 
 def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:

@@ -20,7 +20,7 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, Queries, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.encode.modules import VectorModule
-from minibert.encode.run import TextPlan
+from minibert.encode.run import ObjectPlan
 from minibert.encode.token_modules import MultiVectorMask, Transformer
 from minibert.models.bert import BertModel
 from minibert.tokenizer.encodings import Encoding
@@ -28,7 +28,7 @@ from minibert.vectors.multi_vectors import TokenPooling
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenPlan(TextPlan):
+class TokenPlan(ObjectPlan):
     """The work of one call.
 
     Parameters
@@ -58,18 +58,9 @@ class TokenPlan(TextPlan):
         """What makes short queries longer; None for other texts."""
         return self.first.query_expansion if self.task == "query" else None
 
-    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+    def items(self, windows: list[Encoding], indices: Sequence[int]) -> Iterator[Any]:
         """Compute an array (tokens, width), float32, or a dict, of each text."""
-        return np.fromiter(self.tokens([group[0] for group in groups]), dtype=object)
-
-    def gather(self, items: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the items of a chunk, a copy for each equal text but the first: callers may change one of them."""
-        seen = set[int]()
-        for i, item in enumerate(items):
-            if id(item) in seen:
-                items[i] = {**item, **_copies(item)} if isinstance(item, dict) else item.copy()
-            seen.add(id(item))
-        return items
+        return self.tokens(windows)
 
     def tokens(self, encodings: Sequence[Encoding]) -> Iterator[Any]:
         """Compute the vectors of the tokens of each text, or its dict."""
@@ -135,11 +126,6 @@ class TokenPlan(TextPlan):
                 pooled = module.pool(np.split(x, ends[:-1]), task=self.task)
                 x, ends = np.concatenate(pooled), np.cumsum([*map(len, pooled)])
         return np.split(x, ends[:-1])
-
-
-def _copies(item: dict[str, Any]) -> dict[str, Any]:
-    """Return copies of the arrays of a text."""
-    return {name: value.copy() for name, value in item.items() if isinstance(value, np.ndarray)}
 
 
 class ExpandedOps(WrappedOps):

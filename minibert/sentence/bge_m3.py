@@ -13,12 +13,11 @@ from itertools import pairwise
 from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert.checkpoint.tensors import load_tensors
 from minibert.encode.modules import VectorModule, dense_module
 from minibert.encode.options import WindowOptions
-from minibert.encode.run import TextPlan, packed
+from minibert.encode.run import ObjectPlan, packed
 from minibert.sentence.loading import LoadKeywords, check_load, full_name
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.encodings import Encoding
@@ -78,8 +77,8 @@ class BGEM3FlagModel:
         dict; for one text it has the values of this text
             "dense_vecs": float32, (B, H). "lexical_weights": a dict for each text, of the ids of tokens, as str, to
             weights above 0, without special tokens. "colbert_vecs": an array (tokens, H) for each text, all tokens but
-            the first. Scores are products of dense vectors, sums of products of
-            weights, and `mean_maxsim` of minibert.util.
+            the first. Scores are products of dense vectors, sums of products of weights, and `mean_maxsim` of
+            minibert.util.
 
         Raises
         ------
@@ -98,14 +97,14 @@ class BGEM3FlagModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan(TextPlan):
+class _Plan(ObjectPlan):
     model: SentenceTransformer
     heads: Mapping[str, VectorModule]
 
-    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+    def items(self, windows: list[Encoding], indices: Sequence[int]) -> list[Any]:
         bert, special = self.model.model, set(self.model.tokenizer.all_special_ids)
         texts, depth = list[Any](), bert.config.num_hidden_layers
-        for step, states in bert.states(packed(bert.config, [group[0] for group in groups]), [depth]):
+        for step, states in bert.states(packed(bert.config, windows), [depth]):
             x = states[depth]
             dense = normalize_embeddings(x[step.cu_seqlens[:-1]])
             vectors = normalize_embeddings(self.heads["colbert"](x))
@@ -116,7 +115,7 @@ class _Plan(TextPlan):
                     if weight > 0 and token not in special:
                         lexical[str(token)] = max(weight, lexical.get(str(token), 0.0))
                 texts.append((dense[b], lexical, vectors[start + 1 : end]))
-        return np.fromiter(texts, dtype=object)
+        return texts
 
 
 _KINDS = {"return_dense": "dense_vecs", "return_sparse": "lexical_weights", "return_colbert_vecs": "colbert_vecs"}

@@ -25,7 +25,8 @@ from minibert._utils.validation import FloatArray, IntArray, check_bool, check_c
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.encode.modules import read_pipeline
 from minibert.encode.options import EncodeOptions, WindowOptions
-from minibert.encode.plan import Plan, make_plan
+from minibert.encode.plan import DictsPlan, Plan, SpansPlan, TokensPlan, make_plan
+from minibert.encode.run import ObjectPlan, TextPlan
 from minibert.models.bert import BertModel
 from minibert.sentence.base import HOME, SavedModule, VectorModel, as_requested
 from minibert.sentence.imitations import Pooling, Transformer
@@ -313,8 +314,18 @@ class SentenceTransformer(VectorModel):
             check_for_tokens(out, precision, normalize_embeddings and spans is None, truncation)
             if spans is not None and output_value != "sentence_embedding":
                 raise ValueError(f"output_value={output_value!r} and spans= were given; leave one of them out.")
-            values, n_truncated, infos = token_values(plan, texts, spans, single, output_value is None, return_info)
-            result = values[0] if single else values
+            parts: ObjectPlan = TokensPlan(plan.windows, plan)
+            if spans is not None:
+                parts = SpansPlan(plan.windows, plan, texts, spans_of(texts, spans, single))
+            elif output_value is None:
+                parts = DictsPlan(plan.windows, plan, plan.width)
+            items = np.empty(len(texts), dtype=object)
+            n_truncated, infos = fill_rows(items, parts, texts, show_progress_bar or False, return_info)
+            if isinstance(spans, str):
+                infos = [
+                    dataclasses.replace(info, spans=tuple(sentence_spans(texts[i]))) for i, info in enumerate(infos)
+                ]
+            result = items[0] if single else items.tolist()
         else:
             vectors = make_out(out, (plan.width,) if single else (len(texts), plan.width), precision)
             rows = vectors[None] if single else vectors
@@ -412,32 +423,25 @@ class SentenceTransformer(VectorModel):
         return f"SentenceTransformer({parts}, max_seq_length={self.max_seq_length})"
 
 
-def token_values(
-    plan: Plan, texts: Sequence[str], spans: Any, single: bool, as_dicts: bool, with_info: bool
-) -> tuple[list[Any], IntArray, list[TextInfo]]:
-    """Compute the vectors of the tokens of each text, those of its spans, or the dicts of output_value=None.
-
-    Return them, the number of tokens that were cut off each text, and with `with_info` the `TextInfo` of each.
-    """
-    by_sentence = isinstance(spans, str)
-    if by_sentence:
+def spans_of(texts: Sequence[str], spans: Any, single: bool) -> Sequence[Any]:
+    """Return the spans of each text, for the argument `spans`."""
+    if isinstance(spans, str):
         check_choice("spans", spans, ("sentences",))
         check_texts(texts)
-        spans = [sentence_spans(text) for text in texts]
-    elif spans is not None:
-        spans = [spans] if single else spans
-        if len(spans) != len(texts):
-            raise ValueError(f"spans= has {len(spans)} lists for {len(texts)} texts; give one for each text.")
-    values, n_truncated, infos = plan.run_tokens(texts, as_dicts=as_dicts, spans=spans, exact=with_info, info=with_info)
-    if by_sentence and with_info:
-        infos = [dataclasses.replace(info, spans=tuple(pairs)) for info, pairs in zip(infos, spans, strict=True)]
-    return values, n_truncated, infos
+        return [sentence_spans(text) for text in texts]
+    spans = [spans] if single else spans
+    if len(spans) != len(texts):
+        raise ValueError(f"spans= has {len(spans)} lists for {len(texts)} texts; give one for each text.")
+    return spans
 
 
 def fill_rows(
-    rows: npt.NDArray[Any], plan: Plan, texts: Sequence[str], show_progress: bool, with_info: bool
+    rows: npt.NDArray[Any], plan: TextPlan, texts: Sequence[str], show_progress: bool, with_info: bool
 ) -> tuple[IntArray, list[TextInfo]]:
-    """Write the vector of each text into its row; return as `token_values` does."""
+    """Write the item of each text into its row.
+
+    Return the number of tokens that were cut off each text, and with `with_info` the `TextInfo` of each.
+    """
     n_truncated, infos, done = np.zeros(len(rows), dtype=np.int64), list[TextInfo](), 0
     with progress_bar(len(texts), show=show_progress) as count:
         for chunk in plan.run(texts, progress=count, exact=with_info, info=with_info):

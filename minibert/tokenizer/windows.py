@@ -131,7 +131,7 @@ class TokenWindows:
             yield slice(first, last), groups
             first = last
 
-    def distinct(self, texts: Sequence[Any], first: int) -> tuple[list[int], IntArray]:
+    def distinct(self, texts: Sequence[Any], first: int, merge: bool) -> tuple[list[int], IntArray]:
         """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
 
         Parameters
@@ -139,6 +139,8 @@ class TokenWindows:
         texts : sequence of B str, or of B pairs of str
         first : int
             The index of the first text in the caller's input, for errors.
+        merge : bool
+            False: each text is a group of its own.
 
         Returns
         -------
@@ -149,11 +151,12 @@ class TokenWindows:
         """
         self._check(texts, first)
         first_indices: dict[Any, int] = {}
-        for index, text in enumerate(texts):
-            first_indices.setdefault(text, index)
+        keys = texts if merge else range(len(texts))
+        for index, key in enumerate(keys):
+            first_indices.setdefault(key, index)
         chosen = sorted(first_indices.values(), key=lambda index: -self.length(texts[index]))
-        rows = {texts[index]: row for row, index in enumerate(chosen)}
-        return chosen, np.array([rows[text] for text in texts], dtype=np.int64)
+        rows = {keys[index]: row for row, index in enumerate(chosen)}
+        return chosen, np.array([rows[key] for key in keys], dtype=np.int64)
 
     def _check(self, texts: Sequence[Any], first: int) -> None:
         check_texts(texts, first)
