@@ -24,8 +24,7 @@ from minibert._utils.validation import FloatArray, check_choice, counted
 from minibert.learn.lesson import Lesson
 from minibert.learn.mistakes import as_list, mistakes, mistakes_in, run
 from minibert.learn.right import RIGHT
-from minibert.learn.student import SECONDS, Outcome, Student, attempt, time_it
-from minibert.models.bert import BertModel
+from minibert.learn.student import SECONDS, Outcome, Student, attempt
 
 _RMS, _SINGLE = 4, 8
 # The least error of float32, relative to the values: the result is rounded once.
@@ -33,17 +32,15 @@ _ROUNDING = 2.0**-24
 
 _STATUS = {"error": "stopped", "empty": "not filled in yet", "slow": "too slow", "not run": "not checked"}
 _WIDTH, _INDENT = 100, 14
-# Seconds of one function when its time is measured.
-_BENCH = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What the check of one step found.
+    """What the check of one exercise found.
 
     Parameters
     ----------
-    step : str
+    exercise : str
     status : str        "right", "wrong", "missing"; "error", "empty" (not filled in yet), "slow", "not run"
     text : str          what is wrong, and where
     hint : str          a question that leads to the cause; "" if the cause is not known
@@ -54,7 +51,7 @@ class Result:
     more : bool         whether `str` has the cause
     """
 
-    step: str
+    exercise: str
     status: str
     text: str = ""
     hint: str = ""
@@ -65,13 +62,13 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """Whether the step is right."""
+        """Whether the exercise is right."""
         return self.status == "right"
 
     @property
     def next(self) -> str:
         """The exercise that follows, or what is left to do after the last one."""
-        following = [*RIGHT, ""][[*RIGHT].index(self.step) + 1]
+        following = [*RIGHT, ""][[*RIGHT].index(self.exercise) + 1]
         last = "That was the last function. Check all of them together, without a name, and read on: six further tasks."
         return f"Next: {following}." if following else last
 
@@ -80,7 +77,8 @@ class Result:
         cause = self.cause or "Cause: no known mistake gives this result." * (self.status == "wrong")
         parts = [self.text, self.hint and f"Hint: {self.hint}", cause if self.more else ""]
         parts += [self.printed and f"It printed:\n{self.printed}"]
-        rows = [f"{[*RIGHT].index(self.step) + 1:2} {self.step:{_INDENT - 3}}{_STATUS.get(self.status, self.status)}"]
+        number, status = [*RIGHT].index(self.exercise) + 1, _STATUS.get(self.status, self.status)
+        rows = [f"{number:2} {self.exercise:{_INDENT - 3}}{status}"]
         for line in "\n".join(filter(None, parts)).splitlines():
             rows += textwrap.wrap(line, _WIDTH - _INDENT, break_on_hyphens=False)
         return f"\n{'':{_INDENT}}".join(rows)
@@ -90,30 +88,30 @@ class Result:
         return f"{self}\n{'':{_INDENT}}{self.next}" if self.right else str(self)
 
 
-def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -> Result:
+def judge(lesson: Lesson, exercise: str, outcome: Outcome, *, causes: bool = True) -> Result:
     """Compare what a function gave with what is right; with `causes` say why it is wrong."""
-    cases, compare = lesson.cases(step), _wrong_tokens if step == "tokenize" else _wrong_numbers
+    cases, compare = lesson.cases(exercise), _wrong_tokens if exercise == "tokenize" else _wrong_numbers
     for index, value in enumerate(outcome.values):
-        if wrong := compare(lesson, step, index, value):
-            ids = _causes(lesson, step, outcome.values) if causes else ()
+        if wrong := compare(lesson, exercise, index, value):
+            ids = _causes(lesson, exercise, outcome.values) if causes else ()
             text = f"With {cases[index].label}: {wrong}" if cases[index].label else wrong
-            return Result(step, "wrong", text, *_said(ids), ids, outcome.printed)
+            return Result(exercise, "wrong", text, *_said(ids), ids, outcome.printed)
     if outcome.status == "done":
-        return Result(step, "right", printed=outcome.printed)
+        return Result(exercise, "right", printed=outcome.printed)
     text = outcome.text
     if outcome.status == "missing":
-        text = f"There is no function {step} in the file. Was it renamed?"
+        text = f"There is no function {exercise} in the file. Was it renamed?"
     elif outcome.values and cases[len(outcome.values)].label:
         text = f"With {cases[len(outcome.values)].label}: {text}"
-    return Result(step, outcome.status, text, printed=outcome.printed)
+    return Result(exercise, outcome.status, text, printed=outcome.printed)
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
 
 
-def _wrong_tokens(lesson: Lesson, step: str, index: int, result: list[str]) -> str:
+def _wrong_tokens(lesson: Lesson, exercise: str, index: int, result: list[str]) -> str:
     """Return the first wrong token of a text; "" if all are right."""
-    right = lesson.right(step, index)
+    right = lesson.right(exercise, index)
     if result == right:
         return ""
     end = min(len(result), len(right))
@@ -135,12 +133,12 @@ def _outside(result: FloatArray, right: FloatArray, plain: FloatArray) -> Any:
     return single if single.any() or _rms(error) <= usual else ~(error <= usual)
 
 
-def _wrong_numbers(lesson: Lesson, step: str, index: int, value: Sequence[FloatArray]) -> str:
+def _wrong_numbers(lesson: Lesson, exercise: str, index: int, value: Sequence[FloatArray]) -> str:
     """Return what is wrong with the result of a case; "" if nothing is."""
-    right, plain = lesson.right(step, index), lesson.right(step, index, plain=True)
+    right, plain = lesson.right(exercise, index), lesson.right(exercise, index, plain=True)
     if len(value) != len(right):
         return f"there are {counted(len(value) - 1, 'state')}; expected {len(right) - 1}."
-    names = [*(f"states[{i}]" for i in range(len(right) - 1)), "vector"] if step == "bert" else ["result"]
+    names = [*(f"states[{i}]" for i in range(len(right) - 1)), "vector"] if exercise == "bert" else ["result"]
     for name, array, true, rounded in zip(names, value, right, plain, strict=True):
         if array.shape != true.shape:
             return f"the shape of {name} is {array.shape}; expected {true.shape}."
@@ -169,22 +167,24 @@ def _pattern(result: FloatArray, right: FloatArray, outside: Any) -> list[str]:
 # --- the cause --------------------------------------------------------------------------------------------------------
 
 
-def _causes(lesson: Lesson, step: str, values: Sequence[list[Any]]) -> tuple[str, ...]:
+def _causes(lesson: Lesson, exercise: str, values: Sequence[list[Any]]) -> tuple[str, ...]:
     """Return the ids of the mistakes that give the results of all cases that were called."""
-    if step != "tokenize" and not any(np.isfinite(array).any() for value in values for array in value):
+    if exercise != "tokenize" and not any(np.isfinite(array).any() for value in values for array in value):
         return ()
-    # The last cases are the smallest ones.
-    calls = [(lesson.cases(step)[i].arguments, value, lesson.right(step, i)) for i, value in enumerate(values)][::-1]
-    known = mistakes_in(step)
-    ids = tuple(id for id in known if all(_makes(id, step, *call) for call in calls))
-    if step == "tokenize" and not ids:  # two mistakes, of which one makes alone the tokens of a text
-        ones = [id for id in known if any(call[1] != call[2] and _makes(id, step, *call) for call in calls)]
+    places = range(len(values))[::-1]  # the last cases are the smallest ones
+    calls = [(lesson.cases(exercise)[i].arguments, values[i], lesson.right(exercise, i)) for i in places]
+    known = mistakes_in(exercise)
+    ids = tuple(id for id in known if all(_makes(id, exercise, *call) for call in calls))
+    if exercise == "tokenize" and not ids:  # two mistakes, of which one makes alone the tokens of a text
+        ones = [id for id in known if any(call[1] != call[2] and _makes(id, exercise, *call) for call in calls)]
         pairs = (f"{one} {other}" for one in ones for other in known)
-        ids = tuple(next(([two] for two in pairs if all(_makes(two, step, *call) for call in calls)), ()))
-    return ids if ids or step == "tokenize" else _shown(step, [[*zip(*call[1:], strict=False)] for call in calls])
+        ids = tuple(next(([two] for two in pairs if all(_makes(two, exercise, *call) for call in calls)), ()))
+    if ids or exercise == "tokenize":
+        return ids
+    return _shown(exercise, [[*zip(result, right, strict=False)] for _, result, right in calls])
 
 
-def _shown(step: str, calls: list[list[tuple[FloatArray, FloatArray]]]) -> tuple[str, ...]:
+def _shown(exercise: str, calls: list[list[tuple[FloatArray, FloatArray]]]) -> tuple[str, ...]:
     """Return what results show beside the right ones: few digits, other places, one factor, or the error of float16."""
     if any(x.size != right.size for call in calls for x, right in call):
         return ()
@@ -193,7 +193,7 @@ def _shown(step: str, calls: list[list[tuple[FloatArray, FloatArray]]]) -> tuple
     ids = [*SHOWN] if moved else [*SHOWN][:2]
     ids = [id for id in ids if all(np.isfinite(x).all() and x.any() and SHOWN[id](x, right) for x, right in pairs)]
     # The first case has no number that is too large for float16. Small mistakes inside a layer look like noise, too.
-    is_noise = step not in ("layer", "bert", "batch") and _is_noise(*pairs[-1])
+    is_noise = exercise not in ("layer", "bert", "batch") and _is_noise(*pairs[-1])
     return tuple(ids[:1]) or ("D.noise",) * is_noise
 
 
@@ -206,21 +206,20 @@ def _is_noise(x: FloatArray, right: FloatArray) -> bool:
     return bool(1e-5 * _rms(right) < size < 2e-3 * _rms(right) and uneven and many)
 
 
-def _makes(id: str, step: str, arguments: tuple[Any, ...], result: list[Any], right: list[Any]) -> bool:
+def _makes(id: str, exercise: str, arguments: tuple[Any, ...], result: list[Any], right: list[Any]) -> bool:
     """Return whether a function with a mistake makes a result, up to rounding."""
     # A mistake may not fit to this case.
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
-        plain = as_list(run(step, *arguments, dtype=np.float32, mistake=id))
-        if step == "tokenize":
+        plain = as_list(run(exercise, *arguments, dtype=np.float32, mistake=id))
+        if exercise == "tokenize":
             return plain == result
         fits = [array.shape for array in plain] == [array.shape for array in result]
-        if fits and id.startswith(
-            "D."
-        ):  # a number that is rounded up here and down there is a small part of such an error
+        # A number that is rounded up here and down there is a small part of an error of digits.
+        if fits and id.startswith("D."):
             three = zip(result, plain, right, strict=True)
             return all(_rms(x - new) <= 0.3 * _rms(new - old) + 1e-5 * _rms(old) for x, new, old in three)
         if fits and all(map(_near, result, plain)):
-            made = as_list(run(step, *arguments, mistake=id))
+            made = as_list(run(exercise, *arguments, mistake=id))
             return all(map(_near, plain, made)) and not any(map(_differs, result, made, plain))
     return False
 
@@ -265,12 +264,12 @@ def _said(ids: Sequence[str]) -> tuple[str, str]:
 _lesson = functools.lru_cache(maxsize=2)(Lesson)
 
 
-def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Result:
+def check(exercise: str, function: Any, *, more: bool = False, **lesson: Any) -> Result:
     """Check one function of the course on real weights; print the result, or look at its attributes.
 
     Parameters
     ----------
-    step : str          the name that the function has in the file: "gelu"
+    exercise : str          the name that the function has in the file: "gelu"
     function : callable
     more : bool         whether the printed result has the cause too, beside the hint
     **lesson
@@ -279,36 +278,36 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
     Raises
     ------
     ValueError
-        There is no such step, or the model is not a BERT with GELU.
+        There is no such exercise, or the model is not a BERT with GELU.
     """
     known = _lesson(**lesson)
-    result = _judged(known, step, lambda calls, **options: attempt(step, function, calls, **options))
+    result = _judged(known, exercise, lambda calls, **options: attempt(exercise, function, calls, **options))
     return dataclasses.replace(result, more=more)
 
 
-def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
+def _judged(lesson: Lesson, exercise: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
-    check_choice("step", step, RIGHT)
-    call = functools.partial(call, [case.arguments for case in lesson.cases(step)])
+    check_choice("exercise", exercise, RIGHT)
+    call = functools.partial(call, [case.arguments for case in lesson.cases(exercise)])
     outcome = call(helped=False)
-    first = judge(lesson, step, outcome, causes=False)
+    first = judge(lesson, exercise, outcome, causes=False)
     if first.status not in ("wrong", "error"):
         return first
-    second = judge(lesson, step, helped := call(helped=True), causes=False)
+    second = judge(lesson, exercise, helped := call(helped=True), causes=False)
     if second.right:
         return dataclasses.replace(second, text="It is right, but it calls a function of yours that is not.")
-    return judge(lesson, step, helped if second.status in ("wrong", first.status) else outcome)
+    return judge(lesson, exercise, helped if second.status in ("wrong", first.status) else outcome)
 
 
 def check_file(
-    path: str | Path, steps: Iterable[str] = (), *, seconds: float = SECONDS, **lesson: Any
+    path: str | Path, exercises: Iterable[str] = (), *, seconds: float = SECONDS, **lesson: Any
 ) -> Iterator[Result]:
     """Check the functions of a file or a notebook. It runs in a process of its own.
 
     Parameters
     ----------
     path : str or path      what `start` wrote, filled in
-    steps : names of steps; all of them if there are none
+    exercises : names of exercises; all of them if there are none
     seconds : float         that one function may take
     **lesson : as for `check`
 
@@ -317,12 +316,12 @@ def check_file(
     ValueError
         As for `check`; or the file cannot be run, and the message has its wrong line.
     """
-    named = [*steps]
+    named = [*exercises]
     with contextlib.closing(Student(path, seconds)) as student:
         known = _lesson(**lesson)
-        for step in named or RIGHT:
-            result = _judged(known, step, functools.partial(student.ask, step))
-            if named or step != "batch" or result.status != "missing":  # files of older versions end with `bert`
+        for exercise in named or RIGHT:
+            result = _judged(known, exercise, functools.partial(student.ask, exercise))
+            if named or exercise != "batch" or result.status != "missing":  # files of older versions end with `bert`
                 yield result
 
 
@@ -346,26 +345,3 @@ def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> tu
     inputs = known.tokenizer(known.text, truncation=True, max_length=length, return_tensors="np")
     mean = np.asarray(known.model(**inputs).last_hidden_state)[0].mean(axis=0)
     return outcome.values[0][-1], mean / np.linalg.norm(mean)
-
-
-def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of `bert` in each file, then of minibert with NumPy and with its kernels, by name.
-
-    Raises
-    ------
-    ValueError
-        A file cannot be run, or its `bert` is not right, or too slow.
-    """
-    known = _lesson(**lesson)
-    calls = [case.arguments for case in known.cases("bert")]
-    for path in paths:
-        with contextlib.closing(Student(path, _BENCH)) as student:
-            result = judge(known, "bert", student.ask("bert", calls), causes=False)
-            outcome = student.ask("time", calls[:1]) if result.right else Outcome(result.status, result.text)
-        if outcome.status != "done":
-            raise ValueError(f"{path}: bert is {_STATUS.get(outcome.status, outcome.status)}. {outcome.text}")
-        yield str(path), float(outcome.values[0][0])
-    for backend in ("numpy", "kernels"):
-        with contextlib.suppress(ImportError):  # no kernels were built
-            ours = BertModel.from_pretrained(known.name, backend=backend, add_pooling_layer=False)
-            yield f"minibert, {backend}", time_it(functools.partial(ours, **known.inputs))

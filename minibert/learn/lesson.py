@@ -51,7 +51,7 @@ class Lesson:
     model : str or path
         A BERT with GELU: a hub id or a folder.
     text, pair : str
-        Two texts, one after the other, on which all steps are checked.
+        Two texts, one after the other, on which all exercises are checked.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Lesson:
         text = TEXT if text is None else text
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"text={brief(text)}; expected a text with at least one word.")
-        self.name, self.text = model, text
+        self.text = text
         self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32")
         config = self.model.config
         if (config.model_type, config.activation) != ("bert", "gelu"):
@@ -79,17 +79,17 @@ class Lesson:
         self.weights = {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights)}
 
     @functools.cache  # noqa: B019 (a lesson lives as long as its process)
-    def right(self, step: str, index: int, *, plain: bool = False) -> list[Any]:
+    def right(self, exercise: str, index: int, *, plain: bool = False) -> list[Any]:
         """Return the right result of a case, tokens or arrays: in float64, or of plain code in float32."""
-        arguments = self.cases(step)[index].arguments
-        if plain and step == "softmax":  # with logsumexp: it is right, too, and has a larger error
+        arguments = self.cases(exercise)[index].arguments
+        if plain and exercise == "softmax":  # with logsumexp: it is right, too, and has a larger error
             below = arguments[0] - (most := arguments[0].max(axis=-1, keepdims=True))
             return [np.exp(arguments[0] - (most + np.log(np.exp(below).sum(axis=-1, keepdims=True))))]
-        return as_list(run(step, *arguments, dtype=np.float32 if plain else np.float64))
+        return as_list(run(exercise, *arguments, dtype=np.float32 if plain else np.float64))
 
     @functools.cache  # noqa: B019
-    def cases(self, step: str) -> list[Case]:
-        """Return the calls of a step: the first ones on values of the model, the others on numbers that are special.
+    def cases(self, exercise: str) -> list[Case]:
+        """Return the calls of an exercise: the first ones on values of the model, the others on special numbers.
 
         Each argument differs between two calls, so that a function that does not look at it is not right.
         """
@@ -197,4 +197,4 @@ class Lesson:
                 ("2 other texts", low[1:, 4:], kinds[1:, 2:6], mask[2::-2, :4], turned, one_layer),
             ],
         }
-        return [Case(tuple(arguments), label) for label, *arguments in calls[step]()]
+        return [Case(tuple(arguments), label) for label, *arguments in calls[exercise]()]

@@ -50,16 +50,16 @@ def mistakes() -> dict[str, Mistake]:
 
 
 @functools.cache
-def mistakes_in(step: str) -> list[str]:
+def mistakes_in(exercise: str) -> list[str]:
     """Return the ids of the mistakes in a function, and in those that it calls."""
     parts = dict(re.findall(r"^def (\w+)(.*?)(?=^def |\Z)", inspect.getsource(right), re.MULTILINE | re.DOTALL))
     seen: set[str] = set()
-    names = {step}
+    names = {exercise}
     while names := names - seen:
         seen |= names
         names = {name for function in names for name in re.findall(r"(\w+)\(", parts[function]) if name in parts}
     text = "".join(parts[name] for name in seen)
-    known = {id: mistake for id, mistake in mistakes().items() if mistake.section != "batch" or step == "batch"}
+    known = {id: mistake for id, mistake in mistakes().items() if mistake.section != "batch" or exercise == "batch"}
     return [id for id, mistake in known.items() if any(old in text for old, _ in mistake.edits)]
 
 
@@ -80,11 +80,11 @@ def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
     return module.RIGHT
 
 
-def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64, mistake: str = "") -> Any:
+def run(exercise: str, *arguments: Any, dtype: npt.DTypeLike = np.float64, mistake: str = "") -> Any:
     """Call a right function, or one with a mistake, with arrays, lists or tensors; it computes in `dtype`."""
 
     def convert(argument: Any, name: str = "embeddings") -> Any:
-        if isinstance(argument, str | int | float) or argument is None or step == "tokenize":
+        if isinstance(argument, str | int | float) or argument is None or exercise == "tokenize":
             return argument
         if isinstance(argument, Mapping):
             return {name: convert(value, name) for name, value in argument.items()}
@@ -93,7 +93,7 @@ def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64, mistake: 
         converted = array.dtype.kind == "f" and array.size < 2**22 and name.startswith("embeddings")
         return array.astype(dtype, copy=False) if converted else array
 
-    return functions(mistake)[step](*map(convert, arguments))
+    return functions(mistake)[exercise](*map(convert, arguments))
 
 
 def as_list(result: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Run a student's functions: in this process, or in a process of their own that runs `main`.
 
-The process reads requests from its standard input, each a line of JSON and the bytes of its arrays, and answers on its
+The process reads requests from its standard input, each an .npz file behind a line with its length, and answers on its
 standard output: one JSON object per line, of bounded length, because a student's code could write there too. A
 student's own input is empty, and the first characters that the student prints are a part of the answer.
 """
@@ -14,14 +14,12 @@ import importlib.util
 import io
 import json
 import linecache
-import math
 import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
-import timeit
 import traceback
 import types
 import warnings
@@ -79,12 +77,12 @@ class _UnfitError(Exception):
 # --- call a function --------------------------------------------------------------------------------------------------
 
 
-def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helped: bool = False) -> Outcome:
+def attempt(exercise: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helped: bool = False) -> Outcome:
     """Call a function with some arguments; with `helped` right functions replace the others of its file."""
     if not callable(function):
         return Outcome("missing")
     outcome, namespace = Outcome(), getattr(function, "__globals__", {})
-    own = {name: namespace[name] for name in RIGHT if helped and name != step and callable(namespace.get(name))}
+    own = {name: namespace[name] for name in RIGHT if helped and name != exercise and callable(namespace.get(name))}
     namespace.update({name: functools.partial(run, name) for name in own})
     try:
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
@@ -99,7 +97,7 @@ def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helpe
                 pairs = zip(copies, arguments, strict=True)
                 if not all(isinstance(x, dict) or x is before or np.array_equal(x, before) for x, before in pairs):
                     raise _UnfitError("it changes what it was given. Make a new array: x = x + y, not x += y.")
-                outcome.values.append(_as_value(step, result))
+                outcome.values.append(_as_value(exercise, result))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit: a student's code may raise anything
@@ -109,13 +107,13 @@ def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helpe
     return outcome
 
 
-def _as_value(step: str, result: Any) -> list[Any]:
+def _as_value(exercise: str, result: Any) -> list[Any]:
     """Return a result as a list of tokens, or of float64 arrays."""
-    if step == "tokenize":
+    if exercise == "tokenize":
         if not isinstance(result, list | tuple) or not all(type(token) is str for token in result):
             raise _UnfitError(f"it returns {brief(result)}; expected a list of tokens, each a str.")
         return [*result]
-    if step != "bert":
+    if exercise != "bert":
         return [_as_numbers(result)]
     if not isinstance(result, tuple | list) or len(result) != 2 or not hasattr(result[0], "__len__"):
         raise _UnfitError(f"it returns {brief(result)}; expected two things: return states, vector")
@@ -167,7 +165,7 @@ def source_of(path: Path) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         cells = []
     if not cells:
-        raise _UnfitError("It is not a notebook with cells of code; `minibert learn start` writes one.")
+        raise _UnfitError("It is not a notebook with cells of code.")
     text = "\n\n".join(cells)
     return "\n".join(f"# {line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
 
@@ -206,7 +204,7 @@ class _Kept(io.StringIO):
 
 
 def main() -> None:
-    """Answer requests about the file that is the argument: call a function, or measure the time of a call."""
+    """Answer requests about the file that is the argument: call one of its functions."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -229,51 +227,38 @@ def main() -> None:
         send(answers, Outcome("error", str(error)))
     process = os.getpid()
     while head := requests.readline():
-        step, calls, helped = unpacked(head, requests)
+        exercise, calls, helped = unpacked(requests.read(int(head)))
         with contextlib.redirect_stdout(_Kept()) as kept:
-            if step == "time":
-                outcome = attempt(step, lambda *call: time_it(functools.partial(names["bert"], *call)), calls)
-            else:
-                outcome = attempt(step, names.get(step), calls, helped=helped)
+            outcome = attempt(exercise, names.get(exercise), calls, helped=helped)
         if os.getpid() != process:  # a student's fork
             os._exit(0)
         send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
 
 
-def time_it(call: Callable[[], object]) -> float:
-    """Return the median seconds of nine calls, or of as many as begin within 20 seconds."""
-    times: list[float] = []
-    while len(times) < 9 and sum(times) < 20:
-        times.append(timeit.timeit(call, number=1))
-    return float(np.median(times))
-
-
 def packed(request: Any) -> list[Any]:
-    """Return a line of JSON, and the arrays that are in the request, each one once."""
-    arrays: dict[int, np.ndarray[Any, Any]] = {}
+    """Return the number of bytes that follow, and an .npz file: the request in JSON, and its arrays, each one once."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
 
-    def place(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-        arrays.setdefault(id(array), array)
-        return {"array": [*arrays].index(id(array)), "dtype": array.dtype.str, "shape": array.shape}
+    def place(array: np.ndarray[Any, Any]) -> dict[str, str]:
+        arrays[f"{id(array)}"] = array
+        return {"array": f"{id(array)}"}
 
-    line = json.dumps(request, default=place).encode() + b"\n"
-    return [line, *(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values())]
+    text, file = json.dumps(request, default=place), io.BytesIO()
+    np.savez(file, request=np.array(text), **arrays)  # type: ignore[arg-type]
+    return [b"%d\n" % file.tell(), file.getbuffer()]
 
 
-def unpacked(line: bytes, stream: IO[bytes]) -> Any:
-    """Return a request; its arrays are read from the stream, in the order of the line."""
-    arrays: dict[int, np.ndarray[Any, Any]] = {}
+def unpacked(content: bytes) -> Any:
+    """Return the request in an .npz file; its arrays are read-only."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        arrays = dict(file)
+    for array in arrays.values():
+        array.flags.writeable = False
 
-    def read(item: dict[str, Any]) -> Any:
-        if item.keys() != {"array", "dtype", "shape"}:
-            return item
-        dtype, number = np.dtype(item["dtype"]), item["array"]
-        if number not in arrays:
-            content = stream.read(dtype.itemsize * math.prod(item["shape"]))
-            arrays[number] = np.frombuffer(content, dtype).reshape(item["shape"])
-        return arrays[number]
+    def restore(item: dict[str, Any]) -> Any:
+        return arrays[item["array"]] if item.keys() == {"array"} else item
 
-    return json.loads(line, object_hook=read)
+    return json.loads(str(arrays["request"]), object_hook=restore)
 
 
 def send(stream: IO[bytes], outcome: Outcome) -> None:
@@ -340,7 +325,7 @@ class Student:
         with self._process:  # closes the pipes, and waits
             pass
 
-    def ask(self, step: str, calls: Sequence[tuple[Any, ...]], *, helped: bool = False) -> Outcome:
+    def ask(self, exercise: str, calls: Sequence[tuple[Any, ...]], *, helped: bool = False) -> Outcome:
         """Let the process call a function; "slow" if it does not end, "not run" if there is no time left.
 
         Raises
@@ -357,7 +342,7 @@ class Student:
                 if (started := self._exchange(limit, request)).status != "done":
                     raise ValueError(f"{self._path} cannot be run. {started.text}")
             self._ready = True
-        outcome = self._exchange(min(self._seconds, self._left), packed((step, calls, helped)), len(calls))
+        outcome = self._exchange(min(self._seconds, self._left), packed((exercise, calls, helped)), len(calls))
         if outcome.status == "slow":
             self._left -= self._seconds
         return outcome

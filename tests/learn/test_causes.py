@@ -39,15 +39,15 @@ def one_thread() -> Iterator[None]:
 def is_named(id: str) -> bool:
     """Return whether the numbers of a mistake are wrong, and named, in its exercise or in the first that has it."""
     lesson, values = _lesson(), []
-    step = next(step for step in (mistakes()[id].section, *RIGHT) if id in mistakes_in(step))
+    exercise = next(exercise for exercise in (mistakes()[id].section, *RIGHT) if id in mistakes_in(exercise))
     with contextlib.suppress(Exception), np.errstate(all="ignore"):  # it does not fit to all cases
-        for case in lesson.cases(step):
-            made = as_list(run(step, *case.arguments, dtype=np.float32, mistake=id))
+        for case in lesson.cases(exercise):
+            made = as_list(run(exercise, *case.arguments, dtype=np.float32, mistake=id))
             values.append([one.astype(np.float64) if isinstance(one, np.ndarray) else one for one in made])
-    done = len(values) == len(lesson.cases(step))
-    result = judge(lesson, step, Outcome("done" if done else "error", values=values), causes=False)
-    calls = [(lesson.cases(step)[i].arguments, value, lesson.right(step, i)) for i, value in enumerate(values)]
-    return result.status == "wrong" and all(_makes(id, step, *call) for call in calls)
+    done = len(values) == len(lesson.cases(exercise))
+    result = judge(lesson, exercise, Outcome("done" if done else "error", values=values), causes=False)
+    calls = [(lesson.cases(exercise)[i].arguments, value, lesson.right(exercise, i)) for i, value in enumerate(values)]
+    return result.status == "wrong" and all(_makes(id, exercise, *call) for call in calls)
 
 
 def unnamed(ids: list[str]) -> set[str]:
@@ -168,20 +168,20 @@ def test_a_right_function_that_calls_a_wrong_one() -> None:
 # --- what is not right ------------------------------------------------------------------------------------------------
 
 
-def status(step: str, function: Callable[..., Any]) -> str:
+def status(exercise: str, function: Callable[..., Any]) -> str:
     """Return what `check` says of a function; it does not look for the cause, which takes longer."""
-    calls = [case.arguments for case in _lesson().cases(step)]
-    return judge(_lesson(), step, attempt(step, function, calls), causes=False).status
+    calls = [case.arguments for case in _lesson().cases(exercise)]
+    return judge(_lesson(), exercise, attempt(exercise, function, calls), causes=False).status
 
 
-def frozen(step: str, place: int, key: str = "") -> Callable[..., Any]:
+def frozen(exercise: str, place: int, key: str = "") -> Callable[..., Any]:
     """Return a right function that remembers one argument, or one entry of it, from its first call."""
     kept: list[Any] = []
 
     def function(*arguments: Any) -> Any:
         kept[:] = kept or [arguments[place]]
         new = {**arguments[place], key: kept[0][key]} if key else kept[0]
-        return RIGHT[step](*arguments[:place], new, *arguments[place + 1 :])
+        return RIGHT[exercise](*arguments[:place], new, *arguments[place + 1 :])
 
     return function
 
@@ -190,19 +190,19 @@ COUNTS = {"tokenize": 3, "embed": 5, "layer_norm": 4, "linear": 3, "softmax": 1,
 COUNTS |= {"layer": 4, "bert": 4, "batch": 5}
 
 
-@pytest.mark.parametrize("step", RIGHT)
-def test_a_function_that_does_not_look_at_an_argument_is_not_right(step: str) -> None:
-    for place in range(COUNTS[step]):
-        assert status(step, frozen(step, place)) != "right", place
-    for key in _lesson().config if step in ("bert", "batch") else ():
-        assert status(step, frozen(step, COUNTS[step] - 1, key)) != "right", key
+@pytest.mark.parametrize("exercise", RIGHT)
+def test_a_function_that_does_not_look_at_an_argument_is_not_right(exercise: str) -> None:
+    for place in range(COUNTS[exercise]):
+        assert status(exercise, frozen(exercise, place)) != "right", place
+    for key in _lesson().config if exercise in ("bert", "batch") else ():
+        assert status(exercise, frozen(exercise, COUNTS[exercise] - 1, key)) != "right", key
     by_shape: dict[str, Any] = {}
 
     def remembered(*arguments: Any) -> Any:
         key = str([getattr(one, "shape", type(one)) for one in arguments])
-        return by_shape.setdefault(key, RIGHT[step](*arguments))
+        return by_shape.setdefault(key, RIGHT[exercise](*arguments))
 
-    assert status(step, remembered) != "right"
+    assert status(exercise, remembered) != "right"
 
 
 class Array(np.ndarray[Any, Any]):
@@ -235,9 +235,9 @@ UNFIT: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("kind", UNFIT)
 def test_results_that_are_not_plain_arrays_of_right_numbers(kind: str) -> None:
-    for step in ("embed", "head"):
-        found = status(step, lambda *given, step=step: UNFIT[kind](np.asarray(RIGHT[step](*given))))
-        assert found in ("wrong", "error"), (step, kind)
+    for exercise in ("embed", "head"):
+        found = status(exercise, lambda *given, exercise=exercise: UNFIT[kind](np.asarray(RIGHT[exercise](*given))))
+        assert found in ("wrong", "error"), (exercise, kind)
 
 
 @pytest.mark.parametrize("change", [iter, enumerate, lambda states: [np.ma.array(one) for one in states]])

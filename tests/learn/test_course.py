@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 import minibert.learn
 from minibert.cli import main
-from minibert.learn.checking import Result, bench
+from minibert.learn.checking import Result
 from minibert.learn.right import RIGHT
 from minibert.learn.student import Student
 from tests.support.checkpoints import random_checkpoint
@@ -36,8 +37,8 @@ def functions(*changes: tuple[str, str]) -> dict[str, Any]:
     return names
 
 
-def checked(step: str, *changes: tuple[str, str]) -> Result:
-    return minibert.learn.check(step, functions(*changes)[step])
+def checked(exercise: str, *changes: tuple[str, str]) -> Result:
+    return minibert.learn.check(exercise, functions(*changes)[exercise])
 
 
 def small_model(folder: Path, **config: Any) -> Path:
@@ -49,29 +50,26 @@ def small_model(folder: Path, **config: Any) -> Path:
 
 
 def test_start_writes_functions_that_are_not_filled_in(tmp_path: Path, capsys: Any) -> None:
-    for name in ("mine.py", "mine.ipynb"):
-        path = tmp_path / name
-        assert main(["learn", "start", str(path)]) == 0
-        before = path.read_bytes()
-        assert main(["learn", "start", str(path)]) == 1
-        assert path.read_bytes() == before
-        found = list(minibert.learn.check_file(path, seconds=PATIENT))
-        assert [one.step for one in found] == [*RIGHT]
-        assert {one.status for one in found} == {"empty"}
+    path = tmp_path / "mine.py"
+    assert main(["learn", "start", str(path)]) == 0
+    before = path.read_bytes()
+    assert main(["learn", "start", str(path)]) == 1
+    assert path.read_bytes() == before
+    found = list(minibert.learn.check_file(path, seconds=PATIENT))
+    assert [one.exercise for one in found] == [*RIGHT]
+    assert {one.status for one in found} == {"empty"}
     assert main(["learn", "start", str(tmp_path / "mine.txt")]) == 1
-    assert "mine.txt must end in .py, .ipynb" in capsys.readouterr().err.replace(" or ", ", ")
+    assert "mine.txt must end in .py" in capsys.readouterr().err
 
 
 def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path, capsys: Any) -> None:
     assert len([line for line in SOLUTION.splitlines() if line.strip()]) <= 120
-    path, page = tmp_path / "mine.py", tmp_path / "page.html"
+    path = tmp_path / "mine.py"
     path.write_text(SOLUTION, encoding="utf-8")
-    words = ["learn", "check", str(path), "--seconds", str(PATIENT), "--page", str(page)]
-    assert main(words) == 0
+    assert main(["learn", "check", str(path), "--seconds", str(PATIENT)]) == 0
     said = capsys.readouterr().out
     assert "All functions are right" in said
     assert float(re.search(r"largest difference\s+(\S+)", said)[1]) < 1e-6  # type: ignore[index]
-    assert "The river bank" in page.read_text(encoding="utf-8")
     assert main(["learn", "check", str(path), "8", "layer_norm", "--seconds", str(PATIENT)]) == 0
     assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "layer_norm"]
 
@@ -109,6 +107,16 @@ def test_a_notebook_without_cells(tmp_path: Path, capsys: Any, book: str) -> Non
     (tmp_path / "book.ipynb").write_text(book)
     assert main(["learn", "check", str(tmp_path / "book.ipynb")]) == 1
     assert "not a notebook with cells" in capsys.readouterr().err
+
+
+def test_a_notebook_is_its_cells_of_code(tmp_path: Path) -> None:
+    sources = ["%matplotlib inline\nimport math\n!pip list", SOLUTION, "minibert.learn.check('gelu', gelu)"]
+    cells = [{"cell_type": "code", "source": [*source.splitlines(keepends=True)]} for source in sources]
+    cells += [{"cell_type": "markdown", "source": "## 8. gelu"}]
+    cells[2]["source"].insert(0, "import minibert.learn\n")
+    (tmp_path / "mine.ipynb").write_text(json.dumps({"cells": cells}))
+    (found,) = minibert.learn.check_file(tmp_path / "mine.ipynb", ["gelu"], seconds=PATIENT)
+    assert found.right, found
 
 
 def test_errors_are_short_and_have_a_line(tmp_path: Path, capsys: Any) -> None:
@@ -163,10 +171,10 @@ SAID = {
 def test_strange_functions_have_a_plain_message(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(STRANGE)
-    found = {one.step: one for one in minibert.learn.check_file(path, seconds=PATIENT)}
-    for step, (status, words) in SAID.items():
-        assert found[step].status == status, found[step]
-        assert words in found[step].text, found[step]
+    found = {one.exercise: one for one in minibert.learn.check_file(path, seconds=PATIENT)}
+    for exercise, (status, words) in SAID.items():
+        assert found[exercise].status == status, found[exercise]
+        assert words in found[exercise].text, found[exercise]
     assert found["tokenize"].printed == "hello from tokenize"
 
 
@@ -275,22 +283,6 @@ def test_a_child_that_left_the_group_does_not_stall(tmp_path: Path) -> None:
     assert time.monotonic() - start < 18
 
 
-BERT = SOLUTION[: SOLUTION.index("def bert(")] + "import time\ncalls = []\n" + SOLUTION[SOLUTION.index("def bert(") :]
-WORSE = {
-    "fails": "    calls.append(1)\n    if len(calls) > 4: raise ValueError('later')\n",
-    "ends": "    calls.append(1)\n    if len(calls) > 4: __import__('os')._exit(1)\n",
-    "wrong": "    weights = dict(weights, **{'embeddings.LayerNorm.bias': 1})\n",
-}
-
-
-@pytest.mark.parametrize("kind", WORSE)
-def test_bench_of_a_function_that_fails_later(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(BERT.replace("config):\n    tables", f"config):\n{WORSE[kind]}    tables"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"mine\.py: bert is"):
-        [*bench([path])]
-
-
 def test_the_vector_of_a_model_that_does_not_normalise(tmp_path: Path, capsys: Any) -> None:
     """The vector of the course is compared, not that of the model; long texts are cut as minibert cuts them."""
     (tmp_path / "mine.py").write_text(SOLUTION, encoding="utf-8")
@@ -318,7 +310,7 @@ def test_what_comes_next_is_said(tmp_path: Path, capsys: Any) -> None:
 
 def test_a_file_of_ten_functions_is_whole(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def tokenize(*_): ...\n")
-    found = [one.step for one in minibert.learn.check_file(tmp_path / "mine.py", seconds=PATIENT)]
+    found = [one.exercise for one in minibert.learn.check_file(tmp_path / "mine.py", seconds=PATIENT)]
     assert found == [*RIGHT][:-1]
     (found_batch,) = minibert.learn.check_file(tmp_path / "mine.py", ["batch"], seconds=PATIENT)
     assert found_batch.status == "missing"
