@@ -14,10 +14,11 @@ from minibert._utils.system import available_cores, available_memory
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput
-from minibert.cli import doctor, main
+from minibert.cli import main
 from minibert.cli.doctor import _as_text
 from minibert.kernels import make_ops
 from minibert.kernels.libraries import usable_levels
+from minibert.models import doctor
 from minibert.models.shared_weights import shared_arrays
 from tests.support import outcomes
 from tests.support.report import REPORT
