@@ -114,8 +114,6 @@ TEXTS = 'TEXT...: a text; "-" for the lines of the standard input'
 OPTIONAL_TEXTS = TEXTS.replace("TEXT...", "[TEXT...]")
 
 _ITEM = re.compile(r"\n\s*(?=-|\[?[A-Z]+[.\]]*: )")
-_TEXT = re.compile(r"(\[?)([A-Z]+)(\.\.\.)?\]?: (.*)")
-_OPTION = re.compile(r"(-[\w-]+(?:, -[\w-]+)*)(?: ([^ :]+)(?: = ([^ :]+))?)?: (.*)")
 
 
 def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[str, Any]) -> argparse.ArgumentParser:
@@ -152,26 +150,27 @@ def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[s
         Further arguments of argparse for an option, by the name of its first long flag.
     """
     for item in filter(None, _ITEM.split(text.strip())):
-        line = " ".join(item.split())
-        if match := _TEXT.fullmatch(line):
-            optional, name, several, description = match.groups()
-            number: Any = {"nargs": "*" if optional else "+"} if several else {}
-            parser.add_argument(name.lower() + ("s" if several else ""), metavar=name, help=description, **number)
+        head, _, description = " ".join(item.split()).partition(": ")
+        head, _, default = head.partition(" = ")
+        words = head.replace(",", "").split()
+        flags = [word for word in words if word.startswith("-")]
+        value = "".join(words[len(flags) :])
+        options: dict[str, Any] = {"help": description}
+        if not flags:
+            name, several = value.strip("[.]"), "..." in value
+            options |= {"nargs": "*" if value.startswith("[") else "+"} if several else {}
+            parser.add_argument(name.lower() + "s" * several, metavar=name, **options)
             continue
-        match = _OPTION.fullmatch(line)
-        assert match is not None, line
-        flags, value, default, description = match.groups()
-        name = re.sub("-", "_", re.search(r"--([\w-]+)", flags)[1])  # type: ignore[index]
-        options: dict[str, Any] = {"help": description, "default": default}
-        if value is None:
-            options = {"help": description, "action": "store_true"}
+        name = next(flag for flag in flags if flag.startswith("--"))[2:].replace("-", "_")
+        if not value:
+            options["action"] = "store_true"
         elif value.islower():
-            options["choices"] = value.split("|")
+            options |= {"choices": value.split("|"), "default": default or None}
         else:
-            options |= {"metavar": value, "type": _TYPES.get(value, str)}
+            options |= {"metavar": value, "type": _TYPES.get(value, str), "default": default or None}
         if default and "default" not in description:
             options["help"] += " (default: %(default)s)"
-        parser.add_argument(*flags.split(", "), **{**options, **_USUAL.get(name, {}), **rest.get(name, {})})
+        parser.add_argument(*flags, **{**options, **_USUAL.get(name, {}), **rest.get(name, {})})
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
