@@ -25,6 +25,7 @@ from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 from minibert import BertTokenizer, ModelFormatError, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import main
+from minibert.corpus.sources import InputLine
 from minibert.corpus.writers import VectorWriter
 from minibert.sentence.loading import builtin_prompts, full_name
 from minibert.tokenizer.windows import TokenWindows
@@ -244,7 +245,7 @@ def test_texts_that_are_fewer_than_their_number(minilm_sentences: SentenceTransf
 def test_float16_does_not_overflow(minilm_sentences: SentenceTransformer, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="greatest number of float16"):
         VectorWriter(str(tmp_path / "o.jsonl"), 2, "float16", True, False).write(
-            [io.BytesIO()], 0, [{"id": 0}], np.array([[7e4, 1]], np.float32)
+            [io.BytesIO()], 0, [InputLine("a", 0, "f", 1)], np.array([[7e4, 1]], np.float32)
         )
 
 

@@ -186,8 +186,6 @@ def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
     """Return the texts, or None if files are given; raise for options that contradict each other or a wrong output."""
     if not _has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
         return output.read_texts(arguments.texts)
-    if arguments.truncation == "error":
-        raise ValueError("--truncation error does not work with --input; the report says how many texts were cut.")
     check_output(arguments.output, (".jsonl",))
     return None
 

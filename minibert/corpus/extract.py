@@ -25,8 +25,8 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, check_output, os_reason
 from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.checkpoint.safetensors import file_state
-from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
-from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
+from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
+from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task
 from minibert.corpus.sources import InputLine, Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
 from minibert.encode.run import packed
@@ -97,7 +97,7 @@ def extract_corpus(
     TypeError, ValueError, OSError
         As in `minibert.corpus.embed.embed_corpus`.
     """
-    output, options = os.fspath(output), RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
+    options = RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
     check_choice("format", format, EXTRACT_SUFFIXES)
     check_output(output, EXTRACT_SUFFIXES[format])
     check_choice("dtype", dtype, OUTPUT_DTYPES if format == "binary" else OUTPUT_DTYPES[:1])
@@ -105,9 +105,9 @@ def extract_corpus(
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     kind = _States if format == "binary" else _GoogleLines
     task = kind(os.path.realpath(output), model, tokenizer, chosen, dtype, max_length, batch_size)
-    settings = {**number_settings(model), "format": format, "layers": list(map(int, chosen)), "dtype": dtype}
-    settings |= {"max_length": max_length, "batch_size": batch_size}
-    return run_shards(sources, task, options=options, settings=settings, probe=task.probe())
+    task.settings = {**number_settings(model), "format": format, "layers": list(map(int, chosen)), "dtype": dtype}
+    task.settings |= {"max_length": max_length, "batch_size": batch_size}
+    return Run(sources, task, options).compute()
 
 
 @dataclasses.dataclass
@@ -124,6 +124,13 @@ class _TokenTask(Task):
 
     def __post_init__(self) -> None:
         self.width = self.model.config.hidden_size
+        self._open()
+        ((_, vectors),) = self.compute(["minibert"])
+        self.probe = vectors[0].reshape(-1)  # of the first token
+
+    def _open(self) -> None:
+        """Set what `compute` and `write_line` need."""
+        raise NotImplementedError
 
     def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
         """Compute the tokens of each text, and their vectors (S, layers, H)."""
@@ -133,12 +140,7 @@ class _TokenTask(Task):
         """Write an input line; `first` is the row of its first token. Without a text there are no tokens."""
         raise NotImplementedError
 
-    def probe(self) -> FloatArray:
-        """Compute the vector of the first token of a fixed text."""
-        ((_, vectors),) = self.compute(["minibert"])
-        return vectors[0].reshape(-1)
-
-    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> tuple[int, list[int]]:
         n_tokens, n_truncated = 0, list[int]()
         for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
             texts = texts_of(chunk)
@@ -150,7 +152,7 @@ class _TokenTask(Task):
                     n_tokens += len(tokens)
                     n_truncated.append(tokens.n_truncated)
             progress(len(chunk))
-        return n_tokens, n_truncated, self.model.ops.processor()
+        return n_tokens, n_truncated
 
 
 # --- the binary format ------------------------------------------------------------------------------------------------
@@ -164,8 +166,7 @@ def tokens_path(path: str | os.PathLike[str]) -> str:
 class _States(_TokenTask):
     """The array and its index. An input line without a text has an entry in the index, but no tokens."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _open(self) -> None:
         self.layers = resolve_layers(self.layers, self.model.config.num_hidden_layers)
         first_line = json_line({"format": _FORMAT, "layers": list(self.layers), "dtype": self.dtype})
         shape = len(self.layers), self.width
@@ -288,8 +289,7 @@ _ARRAYS = {"ids": np.int64, "offsets": np.int64, "special": np.bool_}
 class _GoogleLines(_TokenTask):
     """One line of JSON for each input line."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _open(self) -> None:
         config, self.files = self.model.config, (ShardFile(".jsonl", self.path),)
         self.states = google_layers(self.layers, config.num_hidden_layers)
         least, most = self.tokenizer.num_special_tokens_to_add(pair=True), config.max_length

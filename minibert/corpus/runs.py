@@ -17,13 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
 from minibert._version import __version__
 from minibert.corpus import manifests
-from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task
+from minibert.corpus.shards import Counts, Files, Lines, Progress, RunFolder, Task
 from minibert.corpus.sources import ON_EMPTY, ON_ERROR, SEPARATOR, InputLine, Source, in_memory, numbered_lines, survey
 
 SHARD_SIZE = 10_000
@@ -125,16 +124,8 @@ class RunOptions:
         return [line for line, action in actions if action != "skip"]
 
 
-def run_shards(
-    sources: Sequence[Source],
-    task: Task,
-    *,
-    options: RunOptions,
-    settings: dict[str, Any],
-    probe: npt.NDArray[Any],
-    refuse_long: Callable[[Lines], object] = lambda lines: None,
-) -> Summary | None:
-    """Compute the output of a task from files of texts, shard by shard.
+class Run:
+    """A run of a task over files of texts, shard by shard.
 
     Parameters
     ----------
@@ -142,34 +133,52 @@ def run_shards(
         For the path "-" the standard input is copied first, because the input is read twice.
     task : Task
     options : RunOptions
-    settings : dict
-        Further values that must be the same to resume; JSON can hold them.
-    probe : float ndarray
-        The model's result for a fixed text; it must be the same to resume.
-    refuse_long : callable, optional
-        Gives input lines that are too long a problem, and takes their text away.
-
-    Returns
-    -------
-    Summary, or None if resume finds that this very run has ended
-
-    Raises
-    ------
-    ValueError
-        An input line cannot be used with on_error="stop"; nothing was computed then. The run to resume, finished or
-        not, has other settings, another model or another input. The input has changed.
-    OSError
-        A file cannot be read or written; another process writes this output. Computed shards are kept.
     """
-    start = time.perf_counter()
-    output, resume, shard_size = task.files[0].output, options.resume, options.shard_size
-    own = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
-    own |= {"text_separator": SEPARATOR} if any(len(source.text_columns) > 1 for source in sources) else {}
-    settings = {**(options.settings or {}), **settings, **own}
-    _refuse_inputs(sources, [manifests.path_of(output), *(file.output for file in task.files)])
-    if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
-        raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
-    with RunFolder(task, options.report) as folder:
+
+    def __init__(self, sources: Sequence[Source], task: Task, options: RunOptions) -> None:
+        self.sources, self.task, self.options = sources, task, options
+        self.folder = RunFolder(task, options.report)
+
+    def compute(self) -> Summary | None:
+        """Compute what is not computed yet, and write the output.
+
+        Returns
+        -------
+        Summary, or None if resume finds that this very run has ended
+
+        Raises
+        ------
+        ValueError
+            An input line cannot be used with on_error="stop"; nothing was computed then. The run to resume, finished
+            or not, has other settings, another model or another input. The input has changed.
+        OSError
+            A file cannot be read or written; another process writes this output. Computed shards are kept.
+        """
+        start, folder = time.perf_counter(), self.folder
+        _refuse_inputs(self.sources, [str(folder.beside), *(file.output for file in self.task.files)])
+        if os.path.exists(folder.output) and not os.path.isfile(folder.output) and not os.path.isdir(folder.output):
+            raise OSError(f"{folder.output} is a device or a pipe; a run that can be resumed needs a file.")
+        with folder:
+            if not self._begin():
+                return None
+            done, total = folder.whole_shards(), self._total
+            resumed, counts, number = sum(done.values(), Counts()), Counts(), 0
+            known = min(resumed.n_texts + resumed.n_left_out, total)
+            with progress_bar(total, show=self.options.show_progress, initial=known) as progress:
+                lines = numbered_lines(self._files, self._checksums)
+                for chunk in in_memory(lines, self.options.shard_size, self.task.numbers):
+                    counts += done[number] if number in done else self._save(number, chunk, counts, progress)
+                    number += 1
+                    del chunk  # frees its memory before the next one is read
+            folder.finish(counts, number)
+        seconds, n_files = time.perf_counter() - start, number if self.task.into_folder else 1
+        return Summary(
+            **vars(counts), width=self.task.width, n_resumed=resumed.n_texts, seconds=seconds, n_files=n_files
+        )
+
+    def _begin(self) -> bool:
+        """Start the run, or find that it can be continued; return False if it has ended."""
+        folder, resume = self.folder, self.options.resume
         unfinished = folder.manifest()
         finished = folder.finished() if resume and unfinished is None else None
         if unfinished is not None and not resume:
@@ -178,63 +187,66 @@ def run_shards(
             raise ValueError(f"{folder.path} holds an unfinished run with {shards} done. {how}")
         if unfinished is None and finished is None:
             folder.refuse_strangers()
-        files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
-        states = [_state(source) for source in files]
-
-        def stops(chunk: Lines) -> Lines:
-            if options.on_error == "stop":
-                refuse_long(chunk)
-            return [line for line in chunk if options.action(line) == "stop"]
-
-        with progress_bar(None, show=options.show_progress, unit=" lines read") as progress:
-            checksums, total = survey(files, stops=stops, progress=progress)
-        _refuse_changes(files, states)
-        mine = {
-            "settings": {**settings, "minibert": __version__},
-            "inputs": [dataclasses.asdict(source) for source in sources],
-            "checksums": checksums,
-            "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
-        }
+        mine = self._survey()
         if finished is not None:
-            _compare(finished, mine, f"The run that made {output}", folder.again)
-            return None
+            _compare(finished, mine, f"The run that made {folder.output}", folder.again)
+            return False
         if unfinished is None:
             folder.start(mine)
         else:
             delete = f"Give the same again, or delete {folder.to_delete} to start again."
             _compare(unfinished, mine, "The unfinished run", delete)
-        folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
-        done = folder.whole_shards()
-        resumed = sum(done.values(), Counts())
-        known = min(resumed.n_texts + resumed.n_left_out, total)
-        counts, n_shards = Counts(), 0
+        folder.digits = max(folder.digits, len(str(self._total)))  # there are no more shards than lines
+        return True
 
-        def save(number: int, chunk: Lines) -> Counts:
-            if options.on_error != "stop":  # else the first reading has found them
-                refuse_long(chunk)
-            lines = options.kept(chunk)
-            progress(len(chunk) - len(lines))
+    def _survey(self) -> dict[str, Any]:
+        """Read the input for the first time, and return the manifest of this run."""
+        sources, options = self.sources, self.options
+        self._files = [dataclasses.replace(source, path=self.folder.path_of(source)) for source in sources]
+        self._states = [*map(_state, self._files)]
 
-            def write(opened: Files) -> tuple[Counts, dict[str, Any]]:
-                n_tokens, n_truncated, processor = task.write(lines, counts, opened, progress)
-                _refuse_changes(files, states)
-                with_text = (line for line in lines if line.text is not None)
-                cut = [line.id for line, n in zip(with_text, n_truncated, strict=True) if n]
-                empty = [line.id for line in chunk if line.empty]
-                named = {"cut": cut[: max(0, _NAMED - counts.n_cut)], "empty": empty[: max(0, _NAMED - counts.n_empty)]}
-                done = Counts(len(lines), n_tokens, len(cut), len(chunk) - len(lines), len(empty))
-                return done, {"processor": processor, **named}
+        def stops(chunk: Lines) -> Lines:
+            if options.on_error == "stop":
+                self.task.refuse_long(chunk)
+            return [line for line in chunk if options.action(line) == "stop"]
 
-            return folder.save(number, write)
+        with progress_bar(None, show=options.show_progress, unit=" lines read") as progress:
+            self._checksums, self._total = survey(self._files, stops=stops, progress=progress)
+        self._refuse_changes()
+        own = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
+        own |= {"text_separator": SEPARATOR} if any(len(source.text_columns) > 1 for source in sources) else {}
+        return {
+            "settings": {**(options.settings or {}), **self.task.settings, **own, "minibert": __version__},
+            "inputs": [dataclasses.asdict(source) for source in sources],
+            "checksums": self._checksums,
+            "probe": np.nan_to_num(self.task.probe.astype(np.float64)).tolist(),
+        }
 
-        with progress_bar(total, show=options.show_progress, initial=known) as progress:
-            for chunk in in_memory(numbered_lines(files, checksums), shard_size, task.numbers):
-                counts += done[n_shards] if n_shards in done else save(n_shards, chunk)
-                n_shards += 1
-                del chunk  # frees its memory before the next one is read
-        folder.finish(counts, n_shards)
-    seconds, n_files = time.perf_counter() - start, n_shards if task.into_folder else 1
-    return Summary(**vars(counts), width=task.width, n_resumed=resumed.n_texts, seconds=seconds, n_files=n_files)
+    def _save(self, number: int, chunk: Lines, earlier: Counts, progress: Progress) -> Counts:
+        """Compute a shard and save it; return its counts, given those of all earlier shards."""
+        if self.options.on_error != "stop":  # else the first reading has found them
+            self.task.refuse_long(chunk)
+        lines = self.options.kept(chunk)
+        progress(len(chunk) - len(lines))
+
+        def write(opened: Files) -> tuple[Counts, dict[str, Any]]:
+            n_tokens, n_truncated = self.task.write(lines, earlier, opened, progress)
+            self._refuse_changes()
+            with_text = [line for line in lines if line.text is not None]
+            cut = [line.id for line, n in zip(with_text, n_truncated, strict=True) if n]
+            empty = [line.id for line in chunk if line.empty]
+            counts = Counts(len(lines), n_tokens, len(cut), len(chunk) - len(lines), len(empty))
+            processor = self.task.model.ops.processor() if with_text else None
+            named = {"cut": cut[: max(0, _NAMED - earlier.n_cut)], "empty": empty[: max(0, _NAMED - earlier.n_empty)]}
+            return counts, {"processor": processor, **named}
+
+        return self.folder.save(number, write)
+
+    def _refuse_changes(self) -> None:
+        """Raise if a file is not as it was before the first reading; all shards need the same one."""
+        for source, state in zip(self._files, self._states, strict=True):
+            if _state(source) != state:
+                raise ValueError(f"{source.name} was changed while it was read. Restore it, or start again.")
 
 
 def number_settings(model: Any) -> dict[str, Any]:
@@ -278,13 +290,6 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
         for output in outputs:
             if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
-
-
-def _refuse_changes(sources: Sequence[Source], states: Sequence[tuple[int, int]]) -> None:
-    """Raise if a file does not have the state that it had before the first reading; all shards need the same one."""
-    for source, state in zip(sources, states, strict=True):
-        if _state(source) != state:
-            raise ValueError(f"{source.name} was changed while it was read. Restore it, or start again.")
 
 
 def _state(source: Source) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from minibert._utils.files import FileLock, os_reason, printable, sync_folder, write_whole
-from minibert._utils.validation import IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.corpus import manifests
 from minibert.corpus.sources import InputLine, Source
 
@@ -76,11 +76,6 @@ class Counts:
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
 
-Written = tuple[int, Sequence[int] | IntArray, str | None]
-"""Of a shard that was written: the tokens after cutting; for each text, how many of its tokens were cut off; and the
-processor that has computed it, as `Ops.processor` names it, or None if nothing was computed."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
     """One of the files of each shard, and the output that is made from these files.
@@ -113,23 +108,37 @@ class Task:
 
     Attributes
     ----------
+    model
+        What computes: a BertModel, or a model with a head.
     files : sequence of ShardFile
         The files of a shard. Outputs get their names in this order.
     width : int
         Numbers of one vector.
     into_folder : bool
         Whether the output is a folder of the shards' files.
+    settings : dict
+        What must be the same to resume; JSON can hold it.
+    probe : float ndarray
+        The model's result for a fixed text; it must be the same to resume.
     """
 
+    model: Any
     files: Sequence[ShardFile]
     width: int
     into_folder = False
+    settings: dict[str, Any]
+    probe: FloatArray
+
+    def refuse_long(self, lines: Lines) -> None:
+        """Give input lines that are too long a problem, and take their text away, if such lines cannot be used."""
 
     def numbers(self, line: InputLine) -> int:
         """Return the most numbers that a line has, if it has several vectors; a shard has about `SHARD_NUMBERS`."""
         return 0
 
-    def write(self, lines: Lines, earlier: Counts, files: Files, progress: Progress) -> Written:
+    def write(
+        self, lines: Lines, earlier: Counts, files: Files, progress: Progress
+    ) -> tuple[int, Sequence[int] | IntArray]:
         """Compute a shard, and write its files.
 
         Parameters
@@ -141,6 +150,13 @@ class Task:
         files : sequence of binary files
             One for each of `files`, with its header.
         progress : callable
+
+        Returns
+        -------
+        n_tokens : int
+            Tokens after cutting.
+        n_truncated : sequence of int
+            How many tokens of each text were cut off.
         """
         raise NotImplementedError
 

@@ -122,14 +122,14 @@ class InputLine:
     text : str or None
         None if it cannot be used.
     id : str, int or None
-        None if this one cannot be read. Without ids in the source it is `number`, after `run_shards` has set it.
+        None if this one cannot be read. Without ids in the source it is `number`, after `numbered_lines` has set it.
     file : str
     line : int
         Number of its first line in the file, or of the row in a Parquet file, from 1.
     problem : str or None
         Why the text cannot be used.
     number : int
-        Its number in the whole input, from 0; `run_shards` sets it.
+        Its number in the whole input, from 0; `numbered_lines` sets it.
     empty : bool
         Whether the text is null, or does not have a visible character: tokens of it are only the special ones.
     """

@@ -1,4 +1,4 @@
-"""Write vectors and their ids: .npy with an index file, .jsonl, .parquet, or a folder of Parquet files."""
+"""Write results and their ids: .npy with an index file, .jsonl, .parquet, or a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_output
 from minibert._utils.validation import IntArray
 from minibert.corpus import parquet
-from minibert.corpus.shards import Counts, ShardFile
+from minibert.corpus.shards import Counts, Files, Lines, ShardFile
 from minibert.vectors.similarity import rounded
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
@@ -114,25 +114,28 @@ class VectorWriter:
         array = ShardFile(suffix, self.path, lambda counts: npy_header((getattr(counts, counted), size[0]), size[1]))
         return array, ShardFile(".ids.jsonl", index)
 
-    def write(self, files: Sequence[BinaryIO], first: int, rows: Sequence[dict[str, Any]], vectors: Any) -> None:
+    def write(self, files: Files, first: int, lines: Lines, vectors: Any) -> None:
         """Write a shard.
 
         Parameters
         ----------
         files : sequence of binary files
-            One for each of `files`.
         first : int
-            Number of the first row in the whole output.
-        rows : sequence of n dict
-            See `InputLine.row`: id, file and line; "null" if there is no text.
-        vectors : ndarray of shape (n, width); of tokens, n arrays of shape (tokens, width), not read for "null"
+            Rows of the earlier shards.
+        lines : list of InputLine
+            The rows; those without a text get no vector, which is NaN in an array.
+        vectors : ndarray of shape (n, width) of the n texts; of tokens, n arrays of shape (tokens, width)
         """
-        ends = None
+        rows, ends = [line.row() for line in lines], None
+        with_text = [line.text is not None for line in lines]
         if self.of_tokens:
-            nothing = np.zeros((0, self.width), np.float32)
-            texts = [nothing if "null" in row else own for row, own in zip(rows, vectors, strict=True)]
-            ends, vectors = np.cumsum([0, *map(len, texts)]), np.concatenate([nothing, *texts])
-            rows = [{**row, "vectors": len(own)} for row, own in zip(rows, texts, strict=True)]
+            counts = np.zeros(len(lines), np.int64)
+            counts[with_text] = [*map(len, vectors)]
+            ends, vectors = np.cumsum([0, *counts]), np.concatenate([np.zeros((0, self.width), np.float32), *vectors])
+            rows = [{**row, "vectors": count} for row, count in zip(rows, counts.tolist(), strict=True)]
+        elif not all(with_text):  # else nothing is copied
+            vectors, own = np.full((len(lines), self.width), np.nan, vectors.dtype), vectors
+            vectors[with_text] = own
         converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
         if len(self.files) == 2:
             files[0].write(converted.data)
@@ -161,6 +164,40 @@ class VectorWriter:
         table = arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema)
         with parquet.writer(file, schema) as writer:
             writer.write_table(table)
+
+
+@dataclasses.dataclass(frozen=True)
+class LineWriter:
+    """Write a line of JSON for each input line: its id, and fields that are null without a text.
+
+    Parameters
+    ----------
+    path : str
+        Path of the .jsonl file.
+    width : int
+    names : tuple of str
+        The names of the fields.
+    values : callable
+        The results of a shard's texts -> an iterable of the fields' values of each text.
+    """
+
+    path: str
+    width: int
+    names: tuple[str, ...]
+    values: Callable[[Any], Iterable[Sequence[Any]]]
+    into_folder: ClassVar[bool] = False
+
+    @property
+    def files(self) -> tuple[ShardFile, ...]:
+        """The file of a shard."""
+        return (ShardFile(".jsonl", self.path),)
+
+    def write(self, files: Files, first: int, lines: Lines, results: Any) -> None:
+        """Write a shard; see `VectorWriter.write`."""
+        nothing, following = [None] * len(self.names), iter(self.values(results))
+        for line in lines:
+            values = nothing if line.text is None else next(following)
+            files[0].write(json_line({"id": line.id, **dict(zip(self.names, values, strict=True))}))
 
 
 class _ParquetFile(ShardFile):

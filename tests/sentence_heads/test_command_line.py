@@ -190,11 +190,6 @@ BAD: list[tuple[list[str], int, str]] = [
     (["sparse", "a", "-i", "lines.txt", "-m", "MaskedLM"], 1, "texts and --input are both given"),
     (["sparse", "-i", "lines.txt", "-o", "out.npy", "-m", "MaskedLM"], 1, ".jsonl"),
     (["sparse", "-i", "lines.txt", "-o", "out.jsonl", "--json", "-m", "MaskedLM"], 1, "--json is for texts"),
-    (
-        ["sparse", "-i", "lines.txt", "-o", "out.jsonl", "--truncation", "error", "-m", "MaskedLM"],
-        1,
-        "--truncation error does not work with --input",
-    ),
     (["rerank", "q", "-i", "lines.txt", "-o", "out.jsonl", "-k", "3", "-m", "SequenceClassification"], 1, "--top-k"),
     (["fill-mask", "a cat", "-m", "MaskedLM"], 1, "[MASK]"),
     (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "--stride"),
