@@ -160,6 +160,7 @@ def test_the_parts_of_a_model_beside_theirs(tmp_path: Path) -> None:
     assert ours[0].auto_model is ours[0].model is ours.model
     assert isinstance(ours[0].auto_model, BertModel)
     assert ours[0].tokenizer is ours.tokenizer
+    assert ours[0].max_seq_length == ours.max_seq_length == theirs[0].max_seq_length
     assert ours[0].get_word_embedding_dimension() == theirs[0].get_embedding_dimension() == 24
     for name in ("pooling_mode", "include_prompt"):
         assert getattr(ours[1], name) == getattr(theirs[1], name), name
@@ -170,7 +171,8 @@ def test_the_parts_of_a_model_beside_theirs(tmp_path: Path) -> None:
 
 
 def test_what_would_be_lost_on_a_part_is_refused(model: SentenceTransformer) -> None:
-    for part, name in ((model[1], "pooling_mode"), (model[1], "pooling_mode_cls_token"), (model[0], "auto_model")):
+    of_transformer = [(model[0], name) for name in ("auto_model", "max_seq_length", "query_length")]
+    for part, name in ((model[1], "pooling_mode"), (model[1], "pooling_mode_cls_token"), *of_transformer):
         with pytest.raises(AttributeError, match=name):
             setattr(part, name, True)
 

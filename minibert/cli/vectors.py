@@ -29,7 +29,6 @@ _OF_COLUMNS = ("input_format", "text_column", "id_column")
 _OF_RUNS = ("resume", "on_error", "on_empty", "shard_size")
 _OF_FILES = (*_OF_COLUMNS, *_OF_RUNS, "progress")  # of the verbs that also take texts
 
-_OF_TOKENS = ("prompt", "prompt_name", "batch_size", "truncation", "normalize_embeddings")
 _OF_SENTENCES = ("pooling", "layers", "layer_pooling", "stride", "truncate_dim", "precision")
 
 _Hit = tuple[float, dict[str, Any], str | None]
@@ -192,11 +191,11 @@ def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
 
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
-    from minibert.encode.options import EncodeOptions
+    from minibert.encode.options import EncodeOptions, TokenOptions
 
     if getattr(arguments, "multi_vector", False):
         arguments.parser.refuse(_OF_SENTENCES, "is for sentence vectors; leave it out with --multi-vector.")
-        return chosen(arguments, _OF_TOKENS)
+        return chosen(arguments, TokenOptions.__dataclass_fields__)
     if arguments.pooling in (["none"], ["NONE"]):
         raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")
     return chosen(arguments, EncodeOptions.__dataclass_fields__)
@@ -316,7 +315,6 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
         of_query, prompt = of_texts, of_texts["prompt"] or of_texts["prompt_name"]
         output.report_problem(f"the query gets the prompt of the texts, {prompt!r}")
     keywords |= of_query | {"batch_size": arguments.batch_size}
-    keywords = {name: value for name, value in keywords.items() if not arguments.multi_vector or name in _OF_TOKENS}
     query = model.encode_query(arguments.query, **keywords)
     score_function, columns = _SCORES[model.similarity_fn_name][0], arguments.text_column or ["text"]
     hits, texts = file.search(query, arguments.top_k, score_function, columns), dict[str, str | None]()
@@ -335,7 +333,6 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
 def _load_as_written(arguments: argparse.Namespace, file: VectorFile) -> tuple[Any, dict[str, Any]]:
     """Return the model that made the vectors of a file, and the options of `encode` that its manifest has."""
     from minibert.corpus.embed import probe_vector
-    from minibert.encode.options import EncodeOptions
 
     parser, path, settings = arguments.parser, arguments.file, file.manifest.get("settings", {"pooling": None})
     if "pooling" not in settings:
@@ -350,15 +347,16 @@ def _load_as_written(arguments: argparse.Namespace, file: VectorFile) -> tuple[A
     keywords = _encode_options(arguments)
     if file.manifest:
         arguments.compute_type, arguments.prompts = settings.get("compute_type", "float32"), settings.get("prompts")
-        keywords = {name: settings[name] for name in EncodeOptions.__dataclass_fields__ if name in settings}
     arguments.multi_vector = bool(settings.get("multi_vector"))
     model = _load(arguments)
+    if file.manifest:
+        keywords = {name: settings[name] for name in model.options_class.__dataclass_fields__ if name in settings}
     if keywords.get("layers") == [model.config.num_hidden_layers]:
         keywords["layers"] = None  # the default; some poolings take no other
     if file.manifest:
         if not arguments.multi_vector:  # which has a length of its own for queries
             model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.longest)
-        own, theirs = probe_vector(model.plan(EncodeOptions(**keywords))), file.manifest["probe"]
+        own, theirs = probe_vector(model.plan(model.options_class(**keywords))), file.manifest["probe"]
         if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
             made = f"{path} was made with {settings.get('model', 'a model')}"
             raise ValueError(f"{made}, and {arguments.model} has other vectors. Leave out --model and --revision.")

@@ -77,7 +77,8 @@ def embed_corpus(
         A file cannot be read or written, another process writes this output, or the folder to write holds other files.
         The folder ``<output>.parts`` keeps the shards that were computed.
     """
-    chosen, run = _split(options, EncodeOptions)
+    options_class: Any = model.options_class  # that `model.plan` takes
+    chosen, run = _split(options, options_class)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output = os.fspath(output)
     output_suffix(output)
@@ -85,15 +86,16 @@ def embed_corpus(
     probe = probe_vector(plan)
     numbered, of_tokens = all(source.id_column is None for source in sources), isinstance(plan, TokenPlan)
     writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output), of_tokens)
+    all_options = EncodeOptions(**vars(chosen))  # a run over vectors of tokens has the defaults of the others
     settings = {
-        **vars(chosen),
+        **vars(all_options),
         **number_settings(model.model),
         "max_seq_length": plan.windows.max_length,
         "dtype": dtype,
     }
-    layers = -1 if chosen.layers is None else chosen.layers
+    layers, pooling = -1 if all_options.layers is None else all_options.layers, all_options.pooling
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
-    settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
+    settings["pooling"] = pooling if isinstance(pooling, str | None) else [*pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
     if isinstance(plan, TokenPlan):
         # Addresses in a repr differ from process to process.

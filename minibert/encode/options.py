@@ -16,18 +16,31 @@ class WindowOptions:
     prompt: str | None = None
     batch_size: int = 32
     truncation: str = "warn"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitOptions(WindowOptions):
+    """The same where a long text may have several windows."""
+
     stride: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SparseOptions(WindowOptions):
+class SparseOptions(SplitOptions):
     """The options that say how a text becomes a sparse vector; `SparseEncoder.encode` describes them."""
 
     max_active_dims: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncodeOptions(WindowOptions):
+class TokenOptions(WindowOptions):
+    """The options that say how a text becomes vectors of its tokens; `MultiVectorEncoder.encode` describes them."""
+
+    normalize_embeddings: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodeOptions(SplitOptions):
     """The options that say how a text becomes a vector; `SentenceTransformer.encode` describes them."""
 
     normalize_embeddings: bool = False

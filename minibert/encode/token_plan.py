@@ -8,23 +8,32 @@ Source: sentence-transformers 6.2, base/modules/transformer.py and multi_vector_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.reporting import warn_caller
 from minibert._utils.torch_interop import Scores
-from minibert._utils.validation import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray, check_int
 from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, Queries, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.encode.modules import VectorModule
 from minibert.encode.run import ObjectPlan
-from minibert.encode.token_modules import MultiVectorMask, Transformer
 from minibert.models.bert import BertModel
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.vectors.multi_vectors import TokenPooling
+from minibert.vectors.multi_vectors import TokenPooling, check_names
+
+
+class Expansion(NamedTuple):
+    """What makes a short query longer: its number of tokens, the added token, and whether all tokens attend to it."""
+
+    length: int
+    token_id: int
+    attend: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +42,11 @@ class TokenPlan(ObjectPlan):
 
     Parameters
     ----------
-    first : Transformer
     windows : TokenWindows
         Each text has one window.
+    model : BertModel
+    expansion : Expansion, optional
+        What makes the texts longer, which are then queries.
     task : str or None
     modules : tuple
         The modules after the Transformer: VectorModule, MultiVectorMask, TokenPooling.
@@ -43,20 +54,11 @@ class TokenPlan(ObjectPlan):
         Make a dict of all tokens of a text, not an array of those that are kept.
     """
 
-    first: Transformer
+    model: BertModel
+    expansion: Expansion | None
     task: str | None
     modules: tuple[Any, ...]
     as_dicts: bool = False
-
-    @property
-    def model(self) -> BertModel:
-        """The model that computes."""
-        return self.first.auto_model
-
-    @property
-    def expansion(self) -> dict[str, Any] | None:
-        """What makes short queries longer; None for other texts."""
-        return self.first.query_expansion if self.task == "query" else None
 
     def items(self, windows: list[Encoding], indices: Sequence[int]) -> Iterator[Any]:
         """Compute an array (tokens, width), float32, or a dict, of each text."""
@@ -88,9 +90,8 @@ class TokenPlan(ObjectPlan):
         ids, types = [text.ids for text in encodings], [text.token_types for text in encodings]
         lengths = np.array([len(text) for text in ids], np.int64)
         if expansion := self.expansion:
-            token: Any = self.first.id_of(expansion["token"])
-            numbers = [(0, max(0, expansion["length"] - length)) for length in lengths]
-            ids = [np.pad(text, n, constant_values=token) for text, n in zip(ids, numbers, strict=True)]
+            numbers = [(0, max(0, expansion.length - length)) for length in lengths]
+            ids = [np.pad(text, n, constant_values=expansion.token_id) for text, n in zip(ids, numbers, strict=True)]
             types = [np.pad(text, n) for text, n in zip(types, numbers, strict=True)]
         batch = PackedBatch.from_sequences(self.model.config, ids, types)
         return batch, batch.columns >= np.repeat(lengths, np.diff(batch.cu_seqlens))
@@ -98,7 +99,7 @@ class TokenPlan(ObjectPlan):
     @property
     def _attends(self) -> bool:
         """Whether all tokens attend to the added ones; else none does."""
-        return self.expansion is None or self.expansion["attend"]
+        return self.expansion is None or self.expansion.attend
 
     def _states(self, step: PackedBatch, added: npt.NDArray[np.bool_]) -> FloatArray:
         """Compute the last hidden states."""
@@ -114,7 +115,7 @@ class TokenPlan(ObjectPlan):
         masks = [module for module in self.modules if isinstance(module, MultiVectorMask)]
         kept = ~added | bool(self._attends or masks)
         for mask in masks:
-            kept &= mask.keeps(step.token_ids, self.first.tokenizer.vocab, self.task)
+            kept &= mask.keeps(step.token_ids, self.windows.tokenizer.vocab, self.task)
         return kept
 
     def _after_modules(self, x: FloatArray, ends: IntArray) -> list[FloatArray]:
@@ -126,6 +127,51 @@ class TokenPlan(ObjectPlan):
                 pooled = module.pool(np.split(x, ends[:-1]), task=self.task)
                 x, ends = np.concatenate(pooled), np.cumsum([*map(len, pooled)])
         return np.split(x, ends[:-1])
+
+
+@dataclasses.dataclass(eq=False)
+class MultiVectorMask:
+    """The module that chooses the tokens whose vectors are kept. Attributes can be changed.
+
+    Parameters
+    ----------
+    skiplist_words : list of str, optional
+        Tokens to leave out, such as ``list(string.punctuation)``. A word that is not a token of the vocabulary has no
+        effect, and is named in a warning when the model is loaded.
+    skiplist_tasks : str or list of str, optional
+        The tasks for which they are left out; default: ["document"]. A text without a task is a document.
+    keep_only_token_ids : list of int, optional
+        Of texts that are not queries, keep these tokens only.
+    """
+
+    skiplist_words: list[str] | None = None
+    skiplist_tasks: str | list[str] | None = None
+    keep_only_token_ids: list[int] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("skiplist"):
+            value = check_names(name, [] if value is None and name == "skiplist_words" else value)
+        elif name == "keep_only_token_ids" and value is not None:
+            value = [check_int(name, number, 0) for number in (value if isinstance(value, list | tuple) else [value])]
+        super().__setattr__(name, value)
+
+    def resolve_with_tokenizer(self, tokenizer: BertTokenizer) -> None:
+        """Warn about words that are not in the vocabulary. Words are looked up in each call, so changed ones count."""
+        vocab = tokenizer.vocab
+        if unknown := [word for word in self.skiplist_words or () if word not in vocab]:
+            warn_caller(
+                f"skiplist_words: the vocabulary does not have {', '.join(map(repr, unknown))}. In a text they become "
+                f"other tokens, such as {tokenizer.unk_token}, and these are kept."
+            )
+
+    def keeps(self, ids: IntArray, vocab: Mapping[str, int], task: str | None) -> npt.NDArray[np.bool_]:
+        """Return which tokens are kept, given their ids."""
+        kept = np.ones(ids.shape, np.bool_)
+        if (task or "document") in (self.skiplist_tasks or ()):
+            kept &= ~np.isin(ids, [vocab[word] for word in self.skiplist_words or () if word in vocab])
+        if task != "query" and self.keep_only_token_ids:
+            kept &= np.isin(ids, self.keep_only_token_ids)
+        return kept
 
 
 class ExpandedOps(WrappedOps):

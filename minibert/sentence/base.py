@@ -16,7 +16,7 @@ from minibert._utils.torch_interop import Scores, Tensor, check_torch, to_tensor
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.safetensors import write_safetensors
-from minibert.encode.options import EncodeOptions, WindowOptions
+from minibert.encode.options import EncodeOptions, SplitOptions, WindowOptions
 from minibert.encode.run import CHUNK_SIZE, EncodedTexts, TextPlan
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_sharing
@@ -24,7 +24,7 @@ from minibert.models.bert import BertModel
 from minibert.models.heads import BertForMaskedLM, BertForSequenceClassification
 from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
-from minibert.sentence.imitations import ModelCardData
+from minibert.sentence.imitations import ModelCardData, Transformer
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -200,10 +200,7 @@ class SentenceModel(TorchLike):
         It is the tokenizer's `model_max_length`, as in sentence-transformers, or max_position_embeddings if that is
         lower. A model with rotary positions can take longer texts, and does if it is set.
         """
-        config, limit = self.model.config, self.tokenizer.model_max_length
-        if limit is None:
-            return config.max_length
-        return min(check_int("tokenizer.model_max_length", limit, 1), config.longest)
+        return Transformer(self.model, self.tokenizer).max_seq_length
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
@@ -263,7 +260,7 @@ class SentenceModel(TorchLike):
             prompt=self.resolve_prompt(options.prompt, options.prompt_name),
             max_length=self.max_seq_length if max_length is None else max_length,
             truncation=options.truncation,
-            stride=options.stride,
+            stride=options.stride if isinstance(options, SplitOptions) else 0,
             at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", options.batch_size, 1)),
         )
 
@@ -370,7 +367,7 @@ class VectorModel(SentenceModel):
     SUPPORTED_SIMILARITY_FN_NAMES: ClassVar[tuple[str, ...]] = tuple(SIMILARITY_FUNCTIONS)
     _default_similarity: ClassVar[str] = "cosine"
 
-    _options: ClassVar[type[WindowOptions]] = EncodeOptions  # what `plan` takes
+    options_class: ClassVar[type[WindowOptions]] = EncodeOptions  # what `plan` takes
 
     def encode(self, *arguments: Any, **options: Any) -> Any:
         """Turn texts into vectors."""
@@ -468,8 +465,8 @@ class VectorModel(SentenceModel):
         return_info : bool
             Also make a `TextInfo` per text.
         **options
-            The fields of `EncodeOptions`, as in `encode`; of a `SparseEncoder` those of `SparseOptions`. With
-            truncation="warn" the caller warns: `n_truncated` says which texts were cut.
+            The fields of `EncodeOptions`, as in `encode`; of the other classes those of `SparseOptions` and
+            `TokenOptions`. With truncation="warn" the caller warns: `n_truncated` says which texts were cut.
 
         Raises
         ------
@@ -480,7 +477,7 @@ class VectorModel(SentenceModel):
             remedy = "expected an iterable of str. For one text use encode."
             raise TypeError(f"inputs is a {type(inputs).__name__}; {remedy}")
         chunk_size = check_int("chunk_size", chunk_size, 1)
-        plan = self.plan(self._options(**options))
+        plan = self.plan(self.options_class(**options))
         exact = return_info or plan.windows.truncation != "silent"
         return plan.run(inputs, chunk_size=chunk_size, progress=progress, exact=exact, info=return_info)
 

@@ -25,12 +25,12 @@ from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.tensors import open_checkpoint, read_tensor
 from minibert.encode.modules import ModuleEntry, VectorModule, dense_module, read_config, read_token_modules
-from minibert.encode.options import EncodeOptions
-from minibert.encode.token_modules import MultiVectorMask, Transformer
-from minibert.encode.token_plan import TokenPlan
+from minibert.encode.options import TokenOptions
+from minibert.encode.token_plan import Expansion, MultiVectorMask, TokenPlan
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.sentence.base import SavedModule, VectorModel, as_requested
+from minibert.sentence.imitations import Transformer
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, check_prompts, one_of, prefixed
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import WholeTexts
@@ -89,6 +89,7 @@ class MultiVectorEncoder(VectorModel):
     _of_transformer = ("query_length", "document_length", "query_expansion")
     _default_similarity = "maxsim"
     _windows = WholeTexts
+    options_class = TokenOptions
     SUPPORTED_SIMILARITY_FN_NAMES: ClassVar[tuple[str, ...]] = tuple(MULTI_VECTOR_SIMILARITIES)
 
     model: BertModel
@@ -104,8 +105,9 @@ class MultiVectorEncoder(VectorModel):
         for text in files.stored["prefixes"].values():
             self._register(text)
         size, ops = self.model.config.hidden_size, self.model.ops
+        lengths = {name: files.settings.get(name) for name in self._of_transformer}
         with prefixed(f"{files.source}:", ModelFormatError):
-            self._modules: list[Any] = [Transformer(self.model, self.tokenizer, files.settings)]
+            self._modules: list[Any] = [Transformer(self.model, self.tokenizer, **lengths)]
             mask = MultiVectorMask(files.stored["skiplist_words"])
         for item in read_token_modules(files.files, files.modules, size, ops):
             self._modules.append(item if isinstance(item, VectorModule) else _read_module(files.files, item))
@@ -260,7 +262,7 @@ class MultiVectorEncoder(VectorModel):
             check_choice("output_value", output_value, ("token_embeddings",))
         if not isinstance(token_pooling, TokenPooling | None):
             raise TypeError(f"token_pooling is a {type(token_pooling).__name__}; expected a HierarchicalTokenPooling.")
-        options = EncodeOptions(
+        options = TokenOptions(
             prompt_name=prompt_name,
             prompt=prompt,
             batch_size=batch_size,
@@ -274,7 +276,7 @@ class MultiVectorEncoder(VectorModel):
     if TYPE_CHECKING:
         encode_query = encode_document = encode  # type: ignore[assignment]
 
-    def plan(self, options: EncodeOptions, task: str = "document") -> TokenPlan:
+    def plan(self, options: TokenOptions, task: str = "document") -> TokenPlan:
         """Return what happens to each text of a corpus or of a request, with the prompt of the task.
 
         Raises
@@ -286,20 +288,19 @@ class MultiVectorEncoder(VectorModel):
         name = self._choose_prompt(options.prompt_name, options.prompt, *names)
         return self._plan(dataclasses.replace(options, prompt_name=name), task)
 
-    def _plan(self, options: EncodeOptions, task: str | None, *last: TokenPooling, as_dicts: bool = False) -> TokenPlan:
-        first, most = self._modules[0], self.max_seq_length
+    def _plan(self, options: TokenOptions, task: str | None, *last: TokenPooling, as_dicts: bool = False) -> TokenPlan:
+        first, expansion = self._modules[0], None
         if task is not None and not isinstance(task, str):
             raise TypeError(f"task is a {type(task).__name__}; expected 'query', 'document' or None.")
-        others = {"layers": None, "pooling": None, "truncate_dim": None, "layer_pooling": "concat"}
-        if wrong := [name for name, usual in others.items() if getattr(options, name) != usual]:
-            raise ValueError(f"{wrong[0]}= is only for sentence vectors, not for vectors of tokens; leave it out.")
-        length = {"query": first.query_length, "document": first.document_length}.get(task or "") or most
-        if task == "query" and (expansion := first.query_expansion) is not None:
-            fixed = expansion["strategy"] == "fixed"
-            length = expansion["length"] if fixed else max(expansion["length"], length)
+        lengths = {"query": first.query_length, "document": first.document_length}
+        length = lengths.get(task or "") or self.max_seq_length
+        if task == "query" and (expands := first.query_expansion) is not None:
+            expansion = Expansion(expands["length"], first.id_of(expands["token"]), expands["attend"])
+            length = expansion.length if expands["strategy"] == "fixed" else max(expansion.length, length)
         windows = self.windows(options, min(length, self.config.longest))
         normalize = check_bool("normalize_embeddings", options.normalize_embeddings) and not as_dicts
-        return TokenPlan(windows, first, task, (*self._modules[1:], *[_NORMALIZE] * normalize, *last), as_dicts)
+        modules = (*self._modules[1:], *[_NORMALIZE] * normalize, *last)
+        return TokenPlan(windows, self.model, expansion, task, modules, as_dicts)
 
     # fmt: off
     @overload

@@ -416,7 +416,7 @@ class SentenceTransformer(VectorModel):
         """Return a part: 0 is the tokenizer with the BERT model, 1 the pooling, then the modules after it."""
         modes, size = self.pipeline.pooling, self.model.config.hidden_size
         pooling = Pooling(modes[0] if len(modes) == 1 else modes, self.pipeline.include_prompt, size)
-        return [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.modules][index]
+        return [Transformer(self.model, self.tokenizer), pooling, *self.pipeline.modules][index]
 
     def __repr__(self) -> str:
         parts = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])

@@ -73,7 +73,7 @@ class SparseEncoder(VectorModel):
     _organisation = "sparse-encoder"
     _model = BertForMaskedLM
     _default_similarity = "dot"
-    _options = SparseOptions
+    options_class = SparseOptions
 
     model: BertForMaskedLM
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.encode.options import EncodeOptions
+from minibert.encode.options import TokenOptions
 from minibert.encode.token_plan import TokenPlan
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.serving.classifier import ScoreOptions
@@ -34,7 +34,7 @@ class _Text:
     @property
     def cost(self) -> int:
         """The number of tokens, with those that make the text longer."""
-        return max(1, len(self.encoding), self.plan.expansion["length"] if self.plan.expansion else 0)
+        return max(1, len(self.encoding), self.plan.expansion.length if self.plan.expansion else 0)
 
 
 class TokenEmbedder(ServedModel[MultiVectorEncoder]):
@@ -102,7 +102,7 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         """Return the plan for queries or for documents."""
         truncation = self.truncation(options.truncation)
         encode_options["prompt_name"] = None if prompt_name == task else prompt_name  # a task has its own prompt
-        plan = self.model.plan(EncodeOptions(truncation=truncation, **encode_options), task)
+        plan = self.model.plan(TokenOptions(truncation=truncation, **encode_options), task)
         return dataclasses.replace(plan, windows=self.cut_at(plan.windows, options.side))
 
     def _kind(self) -> PlanMethod:

@@ -406,6 +406,16 @@ def test_bad_arguments_are_named(model: MultiVectorEncoder, i: int) -> None:
     assert model[0].query_expansion == before
 
 
+def test_options_that_would_do_nothing_are_refused(model: MultiVectorEncoder) -> None:
+    for name in ("layers", "pooling", "stride", "truncate_dim"):
+        with pytest.raises(TypeError, match=name):
+            model.encode_chunks(["a"], **{name: 1})
+    for name in ("max_seq_length", "auto_model"):
+        with pytest.raises(AttributeError, match=name):
+            setattr(model[0], name, 9)
+    assert model[0].max_seq_length == model.max_seq_length
+
+
 KINDS: dict[str, Callable[[np.ndarray], Any]] = {
     "float64": np.asarray,
     "big-endian": lambda x: x.astype(">f8"),
