@@ -14,7 +14,7 @@ from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.serving.scheduler import Job
 from minibert.serving.served_models import PlanMethod, Prepared, RequestOptions, ServedModel
 from minibert.serving.settings import ServiceError, Settings, wrong
-from minibert.serving.tokens import Pair, tokenized
+from minibert.serving.tokens import tokenized
 from minibert.tasks.text_classification import FUNCTIONS, function_of
 
 
@@ -54,7 +54,7 @@ class Classifier(ServedModel[CrossEncoder]):
         """See `ServedModel`."""
         return {"num_labels": self.model.num_labels, **super().details()}
 
-    def prepare(self, inputs: Sequence[Pair], options: ScoreOptions) -> Prepared:
+    def prepare(self, inputs: Sequence[tuple[str, str | None]], options: ScoreOptions) -> Prepared:
         """Tokenize texts (their second part is None) and pairs, and return their job and report.
 
         The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.

@@ -25,7 +25,7 @@ from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings, blamed_on, wrong
-from minibert.serving.tokens import Tokenized, tokenized, tokens_of_ids, too_long
+from minibert.serving.tokens import MOST_CHARACTERS, Tokenized, tokenized, tokens_of_ids, too_long
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import TokenWindows
@@ -165,7 +165,7 @@ class ServedModel(Generic[_Model]):
         if side not in (None, "left", "right"):
             raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
         tokenizer = copy.copy(windows.tokenizer)
-        tokenizer.truncation_side = side or tokenizer.truncation_side
+        tokenizer.truncation_side, tokenizer.most_characters = side or tokenizer.truncation_side, MOST_CHARACTERS
         return dataclasses.replace(windows, tokenizer=tokenizer)
 
     def with_report(self, job: Job, tokens: Tokenized, field: str, prompt_name: str | None, n_numbers: int) -> Prepared:
@@ -277,7 +277,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             tokens = tokens_of_ids(inputs, plan, options.add_special_tokens)
         else:
             self.check_texts(inputs, "input")
-            tokens = tokenized([(text, None) for text in inputs], plan.windows)
+            tokens = tokenized(inputs, plan.windows)
         units = [window for group in tokens.groups for window in group]
         kind = PlanMethod(Plan.tokens if options.tokens else Plan.pool, plan, id(model))
         assemble = functools.partial(_vectors_of_tokens if options.tokens else _vectors, plan, tokens)
@@ -292,7 +292,7 @@ class Embedder(ServedModel[SentenceTransformer]):
         """Return the job of the parts of one text, in order, and its report, which counts them as one text."""
         self.check_texts(parts, "input")
         text, ends, limit = "".join(parts), accumulate(map(len, parts), initial=0), plan.windows.max_length
-        tokens = tokenized([(text, None)], plan.windows)
+        tokens = tokenized([text], plan.windows)
         [[encoding]] = tokens.groups
         if encoding.n_truncated:
             num_tokens = len(encoding) + encoding.n_truncated

@@ -16,7 +16,7 @@ from minibert.serving.classifier import ScoreOptions
 from minibert.serving.scheduler import Job
 from minibert.serving.served_models import PROMPTS_OF, PlanMethod, Prepared, RequestOptions, ServedModel, TextOptions
 from minibert.serving.settings import wrong
-from minibert.serving.tokens import encodings_of, tokenized, too_long
+from minibert.serving.tokens import tokenized, too_long
 from minibert.tokenizer.encodings import Encoding
 
 _TASKS = ("query", "document")
@@ -66,7 +66,7 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         prompt_name = meant if options.prompt_name is None else self.check_prompt(options.prompt_name)
         task = prompt_name if prompt_name in _TASKS else meant
         plan = self._plan(task, options, prompt_name, normalize_embeddings=bool(options.normalize))
-        tokens = tokenized([(text, None) for text in inputs], plan.windows)
+        tokens = tokenized(inputs, plan.windows)
         units = [_Text(plan, encoding) for (encoding,) in tokens.groups]
         costs = [unit.cost for unit in units]
         job = Job(self._kind(), units, costs, lambda results: [results[row] for row in tokens.rows])
@@ -84,8 +84,8 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         self.check_texts([*inputs, query], options.field)
         prompt_name = "query" if options.prompt_name is None else self.check_prompt(options.prompt_name)
         query_plan, plan = self._plan("query", options, prompt_name), self._plan("document", options, "document")
-        tokens = tokenized([(text, None) for text in inputs], plan.windows)
-        (of_query,) = encodings_of([(query, None)], query_plan.windows)
+        tokens = tokenized(inputs, plan.windows)
+        [[of_query]] = tokenized([query], query_plan.windows).groups
         if of_query.n_truncated and query_plan.windows.truncation == "error":
             raise too_long(0, query_plan.windows.max_length, of_query, "query")
         asked = _Text(query_plan, of_query)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert._utils.validation import Int64Array, check_int
 from minibert.encode.plan import Plan
 from minibert.serving.reading import in_turns
-from minibert.serving.settings import ServiceError, blamed_on
+from minibert.serving.settings import ServiceError
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, TokenWindows, encode_pairs, in_chunks
+from minibert.tokenizer.windows import TokenWindows
 
-Pair: TypeAlias = tuple[str, str | None]
-"""A pair of texts, or one text and None."""
+MOST_CHARACTERS = 2**20
+"""Limit of the characters of a text that is split, of one without spaces, and of a pair that is read whole."""
 
 _COUNTED = 2**16  # characters: the tokens of a longer text are not counted to its end only to refuse it
-_MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
-_MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
-_MOST_SPLIT = 2**20  # characters of a text that is split into windows
-_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
 _HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
 
 
@@ -67,94 +63,26 @@ def _without_rest(encoding: Encoding) -> Encoding:
     return _encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
 
 
-def encodings_of(inputs: Sequence[Pair], windows: TokenWindows) -> list[Encoding]:
-    """Tokenize texts (their second part is None) and pairs, and cut them as the whole ones would be cut.
-
-    With the truncation "silent" a part of a long text is tokenized first, and the whole text only if the part does not
-    decide its tokens. With "error" the tokens of texts that are too long are counted, if they are not much too long.
+def tokenized(inputs: Sequence[Any], windows: TokenWindows) -> Tokenized:
+    """Tokenize texts, or texts and pairs, as the windows do; texts that are too long are cut if they are not split.
 
     Raises
     ------
     ServiceError
-        A text takes too much memory, or cannot be cut to the limit.
+        A text takes too much memory.
     """
-    exact = windows.truncation == "error"
-    whole = [(windows.prompt + first, second) for first, second in inputs]
-    pairs = whole if exact else [_shortened(pair, windows) for pair in whole]
-    encodings = _tokenize(pairs, windows, exact=exact)
-    unsure = [i for i, pair in enumerate(pairs) if pair != whole[i] and not _is_sure(pair, encodings[i])]
-    for i, encoding in zip(unsure, _tokenize([whole[i] for i in unsure], windows, exact=False), strict=True):
-        encodings[i] = encoding
-    return encodings
-
-
-def tokenized(inputs: Sequence[Pair], windows: TokenWindows) -> Tokenized:
-    """Tokenize texts and pairs; only texts can be split. Errors are as in `encodings_of`."""
-    indices = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
-    rows, n_characters = [indices[pair] for pair in inputs], sum(map(_size_of, inputs))
-    if windows.truncation != "split":
-        return Tokenized(windows, [[encoding] for encoding in encodings_of([*indices], windows)], rows, n_characters)
-    texts = [text for text, _ in indices]
-    if max(map(len, texts), default=0) > _MOST_SPLIT:
-        raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
-    with blamed_on(None, errors=ValueError):
-        groups = [group for _, groups in in_turns(windows.of(texts, range(len(texts)))) for group in groups]
-    return Tokenized(windows, groups, rows, n_characters)
-
-
-def _tokenize(inputs: Sequence[Pair], windows: TokenWindows, *, exact: bool) -> list[Encoding]:
-    encodings, tokenizer, limit = list[Encoding](), windows.tokenizer, windows.max_length
-    for part in in_turns([*in_chunks(inputs, len(inputs) + 1, _size_of, CHARACTERS_AT_ONCE)]):
-        if any(second is not None and max(len(first), len(second)) > _MOST_PAIRED for first, second in part):
-            message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
-            raise ServiceError("too_large", message)  # a pair takes much memory
-        counted = exact and all(_size_of(pair) <= _COUNTED for pair in part)
-        with blamed_on(None, errors=ValueError):
-            encodings += map(_without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=counted))
-    return encodings
-
-
-def _size_of(pair: Pair) -> int:
-    """Count the characters of a text, or of both texts of a pair."""
-    return len(pair[0]) + len(pair[1] or "")
-
-
-def _shortened(pair: Pair, windows: TokenWindows) -> Pair:
-    """Return a text or a pair without the end of its last text, if that is long; see `_enough_of`."""
-    first, second = pair
-    if second is None:
-        return _enough_of(first, windows), None
-    return first, _enough_of(second, windows) if windows.tokenizer.truncation_side == "right" else second
-
-
-def _enough_of(text: str, windows: TokenWindows) -> str:
-    """Return a part of a long text, from the side that is kept, that should have more tokens than the limit.
-
-    It ends where the tokenizer can cut the text with any text beside it. If this part is cut to the limit, its tokens
-    are the tokens of the whole text too; if not, the whole text must be tokenized.
-    """
-    tokenizer, most = windows.tokenizer, _CHARACTERS_PER_TOKEN * windows.max_length
-    left = tokenizer.truncation_side == "left"
-    if len(text) <= most:
-        return text
-    place = tokenizer.last_cut(text[:-most] if left else text[:most])
-    if place is None:
-        if len(text) > _MOST_WHOLE:
-            raise ServiceError("too_large", f"a text of {len(text)} characters cannot be cut at spaces; shorten it.")
-        return text
-    return text[place:] if left else text[:place]
-
-
-def _is_sure(pair: Pair, encoding: Encoding) -> bool:
-    """Return whether the tokens are final, although the end of the text was not tokenized.
-
-    The longer text of a pair is cut first. If fewer tokens are kept of the first text than of the second, and not
-    because half of an odd number was taken, then the first one is whole, and the rest of the second changes nothing.
-    """
-    if not encoding.n_truncated or pair[1] is None:
-        return bool(encoding.n_truncated)
-    kept = np.diff(np.flatnonzero(encoding.special_tokens_mask))  # one more than the tokens of the first, and the last
-    return bool(kept[0] + 1 < kept[-1])
+    indices, groups = {text: i for i, text in enumerate(dict.fromkeys(inputs))}, list[list[Encoding]]()
+    if windows.truncation == "split" and max(map(len, indices), default=0) > MOST_CHARACTERS:
+        raise ServiceError("too_large", f"a text that is split may have {MOST_CHARACTERS} characters; send its parts.")
+    for part in in_turns([*windows.chunks(indices, exact=False)]):
+        longest = max(map(windows.length, part))
+        counts = windows.truncation == "error" and longest <= _COUNTED
+        try:
+            found = windows.groups(part, range(len(part)), exact=counts)
+        except ValueError as error:
+            raise ServiceError("too_large" if longest > MOST_CHARACTERS else "invalid", str(error)) from error
+        groups += [[_without_rest(group[0])] if len(group) == 1 else group for group in found]
+    return Tokenized(windows, groups, [indices[text] for text in inputs], sum(map(windows.length, inputs)))
 
 
 def tokens_of_ids(inputs: Sequence[Sequence[int]], plan: Plan, add_special_tokens: bool) -> Tokenized:

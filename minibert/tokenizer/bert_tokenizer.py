@@ -55,8 +55,11 @@ class BertTokenizer(Vocabulary):
         The end of a row that is padded, and the end of a text that is truncated.
     model_input_names : sequence of str
         The values that a call returns unless it says otherwise.
+    most_characters : int
+        A text with more characters is refused if it can only be tokenized whole.
     """
 
+    most_characters = RawOptions().most_characters
     pad_token_type_id = 0
     is_fast = True
     backend = "tokenizers"
@@ -316,7 +319,7 @@ class BertTokenizer(Vocabulary):
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
         texts, pairs, single = as_batch(text, text_pair, is_split_into_words)
         cutting = self.truncation_side, True, check_int("stride", stride, 0), return_overflowing_tokens
-        options = RawOptions(add_special_tokens, is_split_into_words, *cutting)
+        options = RawOptions(add_special_tokens, is_split_into_words, *cutting, self.most_characters)
         parts = self._encode(texts, pairs, options, strategy, max_length)
         encodings = [encoding for row in parts for encoding in row]
         self.warn_of_unknown(row[0] for row in parts)
@@ -440,20 +443,19 @@ class BertTokenizer(Vocabulary):
             Default: the tokenizer's.
         exact : bool
             Count all truncated tokens. If False, a long text is read only as far as needed, and `n_truncated` of a
-            truncated text is at least 1.
+            truncated text is at least 1. With truncation_side="left" its words are then not counted from its start.
         """
         strategy, max_length = batch.choose_limit(truncation, max_length, "do_not_pad", self.model_max_length)
         side = self.truncation_side if truncation_side is None else truncation_side
-        options = RawOptions(add_special_tokens, is_split_into_words, side, exact)
+        how = add_special_tokens, is_split_into_words, side, exact
+        options = RawOptions(*how, most_characters=self.most_characters)
         parts = self._encode(*as_batch(texts, pairs, is_split_into_words)[:2], options, strategy, max_length)
         return [row[0] for row in parts]
 
-    def last_cut(self, text: str) -> int | None:
-        """Return the last index at which a cut of a text does not change its tokens.
-
-        This holds for any text that follows. The result is None if no such index is known.
-        """
-        return self._raw.last_cut(text)
+    def num_read(self, text: str, pair: str | None = None, *, max_length: int) -> int:
+        """Return how many characters of a text, or of a pair, `encodings` reads first with ``exact=False``."""
+        options = RawOptions(side=self.truncation_side, exact=False)
+        return self._raw.num_read(text if pair is None else (text, pair), options, max_length)
 
     def windows(
         self, texts: Sequence[str], *, max_length: int, stride: int = 0, prompt: str = ""
@@ -486,7 +488,7 @@ class BertTokenizer(Vocabulary):
             raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str.")
         windows = []
         inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
-        for index, raw in enumerate(self._raw.encode(inputs, RawOptions())):
+        for index, raw in enumerate(self._raw.encode(inputs, RawOptions(most_characters=self.most_characters))):
             try:
                 windows.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
@@ -543,6 +545,7 @@ class BertTokenizer(Vocabulary):
             raise ValueError(f"max_length={max_length} has no room for the {num_special} special tokens of each row.")
         check_choice("truncation_side", options.side, SIDES)
         most = None if options.overflowing else max_length - num_special
+        options = options._replace(exact=options.exact or strategy == "only_first")
         parts = []
         for index, raw in enumerate(self._raw.encode(inputs, options, most)):
             try:

@@ -153,7 +153,7 @@ class JoinedEncoding:
     sequence_ids = property(lambda self: [None if text < 0 else text for text in self.columns[:, SEQUENCE].tolist()])
 
 
-def joined_columns(raw: RawEncoding, num_characters: int) -> Columns:
+def _columns(raw: RawEncoding, num_characters: int) -> Columns:
     """Return the columns of one piece of a text with `num_characters`."""
     columns = np.empty((len(raw), 7), dtype=np.int32 if num_characters < 2**31 else np.int64)
     columns[:, ID] = raw.ids
@@ -254,11 +254,9 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
 LONG_TEXT = 2**14
 """Characters of a piece; a shorter text is never cut."""
 
-# Limit of the characters that are tokenized whole.
-_MOST_CHARACTERS = 2**22
-
 _PIECES_AT_ONCE = 4  # the library tokenizes them in parallel threads
-
+_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
+_GROWTH = 8  # how much more of a text is read, if what was read has too few tokens
 
 # A text is cut before a space. The first pattern matches up to the last cut.
 _LAST_CUT = re.compile(r"(?s:.+)(?=[ \t\n\r])")
@@ -275,12 +273,14 @@ class RawOptions(NamedTuple):
     side : {"right", "left"}
         The end of a long text whose tokens are not needed.
     exact : bool
-        Count the tokens that are not needed. If False, a long text is read only as far as needed, and `n_missing` is at
-        least 1 if tokens are missing.
+        Count the tokens that are not needed, and the words before those that are kept. If False, a long text is read
+        only as far as needed.
     stride : int
         Tokens that a part that was cut off repeats from the part before it.
     overflowing : bool
         Return the parts that were cut off, too.
+    most_characters : int
+        Limit of the characters that are tokenized whole.
     """
 
     add_special_tokens: bool = True
@@ -289,6 +289,7 @@ class RawOptions(NamedTuple):
     exact: bool = True
     stride: int = 0
     overflowing: bool = False
+    most_characters: int = 2**22
 
 
 class RawEncoder:
@@ -325,10 +326,27 @@ class RawEncoder:
             return None
         return n_before, len(sequences) - n_before - n_own
 
-    def last_cut(self, text: str) -> int | None:
-        """Return the last index at which a text can be cut, whatever follows the text; None if no index is known."""
-        match = _LAST_CUT.match(text) if self.around is not None else None
-        return match.end() if match else None
+    def num_read(self, text: Any, options: RawOptions, most: int) -> int:
+        """Return how many characters of a text, or of a pair, are read first."""
+        return _count_characters(self._part(text, options, most)[1])
+
+    def _part(self, text: Any, options: RawOptions, most: int | None, growth: int = 1) -> tuple[int | None, Any]:
+        """Return the part of a text, or of a pair, that should have more than `most` tokens; without `most` all of it.
+
+        It ends (with side="left" begins) where the rest does not change its tokens. Before it is the index of its first
+        character if it is to be tokenized in pieces, else None.
+        """
+        paired = isinstance(text, tuple)
+        last: Any = text[1] if paired else text
+        size = len(last) if most is None or options.exact else _CHARACTERS_PER_TOKEN * (most + 1) * growth
+        if options.is_split_into_words or len(last) <= min(size, LONG_TEXT) or self.around is None:
+            return None, text
+        if options.side == "right" or paired:
+            end = _end_of_piece(last, 0, size) if options.side == "right" else len(last)
+            return (None, (text[0], last[:end])) if paired else (0 if end > LONG_TEXT else None, last[:end])
+        match = _LAST_CUT.match(last, 0, len(last) - size)
+        start = match.end() if match else 0
+        return start, last[start:]
 
     def encode(self, inputs: list[Any], options: RawOptions, most: int | None = None) -> Sequence[RawEncoding]:
         """Tokenize texts, pairs, or lists of words; of a long text at least `most` of its tokens, default all.
@@ -338,19 +356,8 @@ class RawEncoder:
         ValueError
             A text cannot be tokenized; the message names its index.
         """
-
-        def encode_all(chunk: list[Any]) -> Sequence[RawEncoding]:
-            long = [text for text in chunk if not isinstance(text, str) or len(text) > LONG_TEXT]
-            around = self.around if long and not options.is_split_into_words and isinstance(chunk[0], str) else None
-            if around is None:
-                for text in long:
-                    _refuse_huge(text)
-                return self._encode_at_once(chunk, options)
-            others = iter(self._encode_at_once([text for text in chunk if len(text) <= LONG_TEXT], options))
-            return [next(others) if len(x) <= LONG_TEXT else self._joined(around, x, options, most) for x in chunk]
-
         try:
-            return encode_all(inputs)
+            return self._encode(inputs, options, most)
         except BaseException as reason:
             if not is_library_error(reason):
                 raise
@@ -358,44 +365,56 @@ class RawEncoder:
         raw_encodings: list[RawEncoding] = []
         for index, text in enumerate(inputs):
             with library_errors(ValueError, f"text {index} cannot be tokenized"):
-                raw_encodings += encode_all([text])
+                raw_encodings += self._encode([text], options, most)
         return raw_encodings
+
+    def _encode(self, inputs: list[Any], options: RawOptions, most: int | None, growth: int = 1) -> list[RawEncoding]:
+        """Tokenize texts; with ``exact=False`` first a part of each, and more of those with too few tokens in it."""
+        parts = [self._part(text, options, most, growth) for text in inputs]
+        at_once = iter(self._encode_at_once([part for start, part in parts if start is None], options))
+        raws = [next(at_once) if start is None else self._joined(start, part, options, most) for start, part in parts]
+        for i, (text, (_, part)) in enumerate(zip(inputs, parts, strict=True)):
+            size = _count_characters(text)
+            if most is not None and _count_characters(part) < size and not _is_enough(raws[i], most, text):
+                (raw,) = self._encode([text], options, most, _GROWTH * growth)
+                joined = isinstance(raw, JoinedEncoding)  # it takes less memory
+                raws[i] = raw if joined else JoinedEncoding(_columns(raw, size), self._tokenizer.id_to_token)
+        return raws
 
     def _encode_at_once(self, inputs: list[Any], options: RawOptions) -> Sequence[RawEncoding]:
         """Tokenize texts, pairs, or lists of words whole."""
+        for text in inputs:
+            _refuse_huge(text, options)
         is_split, special = bool(options.is_split_into_words), bool(options.add_special_tokens)
         if is_forked():  # encode_batch would wait for the threads of the parent
             pairs = [text if isinstance(text, tuple) else (text, None) for text in inputs]
             return [self._tokenizer.encode(first, second, is_split, special) for first, second in pairs]
         return self._tokenizer.encode_batch(inputs, is_split, special)
 
-    def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
-        """Tokenize a text in pieces."""
+    def _joined(self, start: int, text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
+        """Tokenize a text in pieces; `start` is the index of its first character, for the offsets."""
         special, side = bool(options.add_special_tokens), options.side
-        n_before, n_after = num_special if special else (0, 0)
+        n_before, n_after = self.around if special and self.around else (0, 0)
         around, held = list[Columns](), deque[Columns]()
         n_held = n_own = n_words = 0
-        whole = most is None or side == "left" or options.exact
         pieces = _pieces(text)
-        while chunk := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
+        while chunk := list(islice(pieces, _PIECES_AT_ONCE)):
             raws = self._encode_at_once([piece for _, piece in chunk], options)
             for (first, _), raw in zip(chunk, raws, strict=True):
                 n_piece = len(raw) - n_before - n_after
                 n_own += n_piece
                 if around and most is not None and side == "right" and n_held >= most:
                     continue
-                columns = joined_columns(raw, len(text))
+                columns = _columns(raw, start + len(text))
                 own = columns[n_before : n_before + n_piece]
                 around = around or [columns[:n_before], columns[n_before + n_piece :]]
-                own[:, OFFSETS] += first
+                own[:, OFFSETS] += start + first
                 own[:, WORD] += n_words
                 n_words = int(own[:, WORD].max(initial=n_words - 1)) + 1
                 held.append(own)
                 n_held += n_piece
                 while most is not None and side == "left" and len(held) > 1 and n_held - len(held[0]) >= most:
                     n_held -= len(held.popleft())
-            if not whole and most is not None and n_own > most:
-                break
         kept = list(held)
         if most is not None:
             joined = np.concatenate(kept)
@@ -405,31 +424,46 @@ class RawEncoder:
         return JoinedEncoding(columns, self._tokenizer.id_to_token, len(before) + n_own + len(after) - len(columns))
 
 
+def _is_enough(raw: RawEncoding, most: int, text: Any) -> bool:
+    """Return whether the part of a text, or of a pair, has the `most` tokens that are kept of the whole.
+
+    The longer text of a pair is cut first. If the first one is not longer than the part of the second, the rest of the
+    second changes nothing.
+    """
+    sequences = raw.sequence_ids
+    first, second = sequences.count(0), sequences.count(1)
+    total = first + second + (raw.n_missing if isinstance(raw, JoinedEncoding) else 0)
+    return total > most and (first <= second or not isinstance(text, tuple))
+
+
 def _pieces(text: str) -> Iterator[tuple[int, str]]:
     """Yield the pieces of a text, each with the index of its first character."""
     first = 0
     while first < len(text):
-        end = len(text)
-        if end - first > LONG_TEXT:
-            match = _LAST_CUT.match(text, first, first + LONG_TEXT)
-            if match:
-                end = match.end()
-            elif later := _NEXT_CUT.search(text, first + LONG_TEXT):
-                end = later.start()
-        _refuse_huge(text[first:end])
+        end = _end_of_piece(text, first, LONG_TEXT)
         yield first, text[first:end]
         first = end
+
+
+def _end_of_piece(text: str, first: int, size: int) -> int:
+    """Return the index at which a piece of a text ends: the last cut within `size` characters, else the next one."""
+    if len(text) - first <= size:
+        return len(text)
+    if match := _LAST_CUT.match(text, first, first + size):
+        return match.end()
+    later = _NEXT_CUT.search(text, first + size)
+    return later.start() if later else len(text)
 
 
 def _count_characters(text: Any) -> int:
     return len(text) if isinstance(text, str) else sum(map(_count_characters, text))
 
 
-def _refuse_huge(text: Any) -> None:
+def _refuse_huge(text: Any, options: RawOptions) -> None:
     """Refuse what must be tokenized whole if it is so long that the library could take all memory."""
     size = _count_characters(text)
-    if size > _MOST_CHARACTERS:
+    if size > options.most_characters:
         raise ValueError(
             f"it has {size:,} characters that cannot be cut. Words, pairs, lists of words, and the texts of some "
-            f"tokenizers can only be tokenized whole, up to {_MOST_CHARACTERS:,} characters; split it first."
+            f"tokenizers can only be tokenized whole, up to {options.most_characters:,} characters; split it first."
         )

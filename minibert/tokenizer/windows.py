@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -118,18 +119,37 @@ class TokenWindows:
         ValueError
             A text is too long with truncation="error", or a window has no room for its tokens.
         """
-        first = 0
-        while first < len(texts):
-            last, characters = first + 1, len(self.prompt) + self.length(texts[first])
-            while last < min(first + self.at_once, len(texts)):
-                characters += len(self.prompt) + self.length(texts[last])
-                if characters > CHARACTERS_AT_ONCE:
-                    break
-                last += 1
-            groups = self._tokenize(list(texts[first:last]), indices[first:last], exact)
+        first, exact = 0, exact or self.truncation == "error"  # its message says how many
+        for chunk in self.chunks(texts, exact=exact):
+            part = slice(first, first := first + len(chunk))
+            groups = self.groups(chunk, indices[part], exact=exact)
+            cut = {i: group[0].n_truncated for i, group in zip(indices[part], groups, strict=True)}
+            if self.truncation == "error" and any(cut.values()):
+                index = min(index for index in cut if cut[index])
+                raise self.too_long().error(f"inputs[{index}]", self.max_length + cut[index])
             self.tokenizer.warn_of_unknown(group[0] for group in groups)
-            yield slice(first, last), groups
-            first = last
+            yield part, groups
+
+    def chunks(self, texts: Iterable[Any], *, exact: bool = True) -> Iterator[list[Any]]:
+        """Yield lists of texts that are tokenized together."""
+        whole = exact or self.truncation in ("split", "error")
+        read = functools.partial(self.tokenizer.num_read, max_length=self.max_length)
+
+        def weight(text: Any) -> int:
+            return len(self.prompt) + (
+                self.length(text) if whole else read(*([text] if isinstance(text, str) else text))
+            )
+
+        return in_chunks(texts, self.at_once, weight, CHARACTERS_AT_ONCE)
+
+    def groups(self, texts: list[Any], indices: Sequence[int], *, exact: bool = True) -> list[list[Encoding]]:
+        """Return the windows of each text, as `of` does; a text that is too long is cut if it is not split."""
+        if self.truncation != "split":
+            return [[encoding] for encoding in self._encode(texts, indices, exact)]
+        try:
+            return self.tokenizer.windows(texts, max_length=self.max_length, stride=self.stride, prompt=self.prompt)
+        except ValueError as error:
+            raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
 
     def distinct(self, texts: Sequence[Any], first: int, merge: bool) -> tuple[list[int], IntArray]:
         """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
@@ -242,20 +262,6 @@ class TokenWindows:
                 raise ValueError(f"{where} has no token; leave it out.")
         return np.concatenate(rows), np.cumsum([len(part) for part in rows])
 
-    def _tokenize(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[list[Encoding]]:
-        if self.truncation == "split":
-            try:
-                return self.tokenizer.windows(texts, max_length=self.max_length, stride=self.stride, prompt=self.prompt)
-            except ValueError as error:
-                raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
-        exact = exact or self.truncation == "error"  # its message says how many
-        encodings = self._encode(texts, indices, exact)
-        cut = [(index, e.n_truncated) for index, e in zip(indices, encodings, strict=True) if e.n_truncated]
-        if cut and self.truncation == "error":
-            index, n_truncated = min(cut)
-            raise self.too_long().error(f"inputs[{index}]", self.max_length + n_truncated)
-        return [[encoding] for encoding in encodings]
-
     def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
         whole = [self.prompt + text for text in texts]
         return self.tokenizer.encodings(whole, max_length=self.max_length, exact=exact)
@@ -284,8 +290,8 @@ class PairWindows(WholeTexts):
 
     @staticmethod
     def length(text: Any) -> int:
-        """Count the characters of both texts."""
-        return len(text[0]) + len(text[1])
+        """Count the characters of both texts; the second one may be None."""
+        return len(text[0]) + len(text[1] or "")
 
     def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
         return encode_pairs(self.tokenizer, texts, indices, self.max_length, prompt=self.prompt, exact=exact)

@@ -452,8 +452,9 @@ def _encode(
     tokenizer: BertTokenizer, texts: list[Any], limit: int, truncation: str, is_split_into_words: bool
 ) -> tuple[list[Encoding], list[frozenset[int]]]:
     """Tokenize texts and truncate long ones; return the encodings, and the words of each text that lost tokens."""
+    exact = tokenizer.truncation_side == "left"  # the words are counted from the start
     encodings = tokenizer.encodings(
-        texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=False
+        texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=exact
     )
     tokenizer.warn_of_unknown(encodings)
     cut_words = [frozenset[int]()] * len(texts)

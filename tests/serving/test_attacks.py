@@ -157,8 +157,9 @@ def test_long_pairs_have_the_scores_of_their_first_tokens(ranker: CrossEncoder) 
     with Engine(ranker) as engine:
         found = engine.score(pairs, scores="rank").value[:, 0]
         np.testing.assert_array_equal(found, ranker.predict(pairs, truncation="silent"))
-        with pytest.raises(ServiceError, match="characters"):
-            engine.score([("a " * 200_000, "b")])
+        with pytest.raises(ServiceError, match="1,200,001 characters") as raised:
+            engine.score([("a " * 600_000, "b")])
+        assert raised.value.kind == "too_large"
         assert engine.score([("a", "b " * 400_000)]).report.truncated == (0,)
 
 

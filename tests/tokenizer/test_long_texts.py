@@ -91,6 +91,42 @@ def test_pieces_have_the_tokens_of_the_whole_text(tmp_path_factory: pytest.TempP
     assert isinstance(check(tokenizer, "a cat " * 40, 20)[0]._raw, JoinedEncoding)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_part_of_a_text_or_a_pair_has_the_tokens_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, name: str, side: str
+) -> None:
+    """With `exact=False` a part is read first, then eight times as many characters; here one for each token."""
+    tokenizer = tokenizer_of(tmp_path_factory.mktemp(name), **TOKENIZERS[name])
+    options: dict[str, Any] = {"truncation_side": side}
+
+    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(text=TEXTS, other=TEXTS | st.just("a cat"), length=st.integers(3, 40), read=st.sampled_from([1, 8]))
+    def compare(text: str, other: str, length: int, read: int) -> None:
+        for pairs in (None, [text, other, text]):
+            for strategy in ("longest_first", "only_first", "only_second")[: 1 if pairs is None else 3]:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(encodings, "_CHARACTERS_PER_TOKEN", read)
+                    patch.setattr(encodings, "LONG_TEXT", 64)
+                    found, expected = (
+                        outcome_of(tokenizer, [other, text, text], pairs, length, strategy, exact=exact, **options)
+                        for exact in (False, True)
+                    )
+                assert found == expected
+
+    compare()
+
+
+def outcome_of(
+    tokenizer: BertTokenizer, texts: list[str], pairs: list[str] | None, length: int, strategy: str, **options: Any
+) -> Any:
+    try:
+        made = tokenizer.encodings(texts, pairs, max_length=length, truncation=strategy, **options)
+    except ValueError as error:
+        return str(error)
+    return [(e.ids.tolist(), e.token_types.tolist(), e.offsets.tolist(), e.n_truncated > 0) for e in made]
+
+
 @pytest.mark.parametrize(
     ("added", "file"),
     [
@@ -115,7 +151,7 @@ def test_where_pieces_might_differ_nothing_is_cut(
         (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
         tokenizer = BertTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer._raw.around is None
-    assert tokenizer.last_cut("a cat " * 9) is None
+    assert tokenizer.num_read("a cat " * 99, max_length=1) == 594
     monkeypatch.setattr(encodings, "LONG_TEXT", 20)
     encoding = tokenizer.encodings(["a b X " * 50], truncation=False)[0]
     assert not isinstance(encoding._raw, JoinedEncoding)
@@ -144,7 +180,7 @@ def test_a_text_that_is_cut_is_read_no_further_than_needed(tmp_path: Path, read:
     assert (read[-1], exact.n_truncated) == (6000, 1942)
     read.clear()
     quick = tokenizer.encodings([text], max_length=60, exact=False)[0]
-    assert read[-1] < 300
+    assert read[-1] < 600
     assert quick.n_truncated >= 1
     np.testing.assert_array_equal(quick.ids, exact.ids)
     short = tokenizer.encodings(["a cat " * 20], max_length=60, exact=False)[0]
@@ -156,7 +192,7 @@ def test_a_text_that_is_cut_is_read_no_further_than_needed(tmp_path: Path, read:
 def test_what_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encodings, "_MOST_CHARACTERS", 2**15 - 1)
+    monkeypatch.setattr(BertTokenizer, "most_characters", 2**15 - 1)
     whole, plain = tokenizer_of(tmp_path / "whole", added=[{"content": "a b"}]), tokenizer_of(tmp_path / "plain")
     text = "a cat " * 2**13
     refused: list[Callable[[], Any]] = [
