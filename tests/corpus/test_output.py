@@ -1,25 +1,58 @@
-"""Outputs that cannot be written, that exist already with other content, that are folders; a full disk."""
+"""Outputs in each format; names that are refused, files of others, folders, and a full disk."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
+from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus import shards
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source
-from tests.support.corpus_runs import contents, stopped_after, text_file, texts_of
+from tests.support.corpus_runs import contents, lines_of, manifest_of, rows_of, stopped_after, text_file, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
+def test_every_format_holds_the_vectors_and_ids_in_order(
+    embed: Any, short_model: SentenceTransformer, tmp_path: Path, suffix: str, dtype: str
+) -> None:
+    texts, names = texts_of(70), [f"n{i}" for i in range(70)]
+    rows = [{"text": text, "name": name} for text, name in zip(texts, names, strict=True)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    embed(f"out{suffix}", Source(str(tmp_path / "a.jsonl"), "jsonl", id_column="name"), dtype=dtype, shard_size=16)
+    ids, vectors = rows_of(output := tmp_path / f"out{suffix}")
+    assert ids == names
+    expected = short_model.encode(texts, truncation="silent").astype(dtype)
+    np.testing.assert_array_equal(np.array(vectors, dtype), expected)
+    files = {"a.txt", "a.jsonl", output.name, f"{output.name}.manifest.json"}
+    if suffix == ".npy":
+        assert np.load(output).dtype == dtype
+        index = [(row["row"], row["line"]) for row in lines_of(tmp_path / "out.ids.jsonl")]
+        assert index == [(i, i + 1) for i in range(70)]
+        files.add("out.ids.jsonl")
+    assert {entry.name for entry in tmp_path.iterdir()} == files  # no other file is left
+    manifest = manifest_of(output)
+    assert manifest["settings"]["dtype"] == dtype
+    assert manifest["checksums"] == [hashlib.sha256((tmp_path / "a.jsonl").read_bytes()).hexdigest()]
+    assert manifest["finished"]["counts"]["n_texts"] == 70
+
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
@@ -143,22 +176,16 @@ def test_what_killed_runs_have_left_is_deleted(embed: Any, tmp_path: Path) -> No
 # --- a folder ---------------------------------------------------------------------------------------------------------
 
 
-READERS: dict[str, Callable[[str], Any]] = {
-    "pyarrow": lambda folder: pytest.importorskip("pyarrow.dataset").dataset(folder).to_table()["id"].to_pylist(),
-    "pandas": lambda folder: pytest.importorskip("pandas").read_parquet(folder)["id"],
-}
+def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(embed: Any, tmp_path: Path) -> None:
+    def check(count: int) -> None:
+        assert pyarrow.dataset.dataset(tmp_path / "out").to_table()["id"].to_pylist() == [*range(count)]
+        assert [*pandas.read_parquet(tmp_path / "out")["id"]] == [*range(count)]
 
-
-@pytest.mark.parametrize("reader", READERS)
-def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(
-    embed: Any, tmp_path: Path, reader: str
-) -> None:
-    pytest.importorskip("pyarrow")
     with stopped_after(3):
         embed("out/")
-    assert [*READERS[reader](str(tmp_path / "out"))] == [*range(30)]
+    check(30)
     embed("out", resume=True)
-    assert [*READERS[reader](str(tmp_path / "out"))] == [*range(45)]
+    check(45)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -166,7 +193,6 @@ def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards
 def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_files(
     embed: Any, tmp_path: Path, dtype: str, ids: bool
 ) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
     rows = [{"text": text, "name": f"n{i}"} if i % 7 else {"name": 1} for i, text in enumerate(texts_of(45))]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     source = Source(str(tmp_path / "a.jsonl"), "jsonl", id_column="name" if ids else None, name="a.jsonl")
@@ -174,29 +200,27 @@ def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_fil
     one, many = (embed(output, source, **how) for output in ("one.parquet", "many/"))
     assert (one.n_files, many.n_files) == (1, 5)
     assert (one.n_texts, one.n_tokens, one.n_cut) == (many.n_texts, many.n_tokens, many.n_cut)
-    whole = pq.read_table(tmp_path / "one.parquet")
+    whole = pyarrow.parquet.read_table(tmp_path / "one.parquet")
     for path in (tmp_path / "many").iterdir():
-        assert pq.read_schema(path).equals(whole.schema, check_metadata=True)
-    assert pq.read_table(tmp_path / "many").equals(whole)
-    files = json.loads((tmp_path / "many.manifest.json").read_text())["finished"]["outputs"]
+        assert pyarrow.parquet.read_schema(path).equals(whole.schema, check_metadata=True)
+    assert pyarrow.parquet.read_table(tmp_path / "many").equals(whole)
+    files = manifest_of(tmp_path / "many")["finished"]["outputs"]
     assert [*files] == sorted(os.listdir(tmp_path / "many")) == [f"part-{number:05}.parquet" for number in range(5)]
     assert [file["rows"] for file in files.values()] == [10, 10, 10, 10, 5]
     assert all((tmp_path / file["name"]).stat().st_size == file["size"] for file in files.values())
 
 
 def test_without_vectors_there_is_an_empty_file(embed: Any, tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "a.jsonl").write_text("{}\n")
     for name in ("out/", "out.parquet", "out.npy"):
         source = Source(str(tmp_path / "a.jsonl"), "jsonl")
         summary = embed(name, source, on_error="skip")
         assert (summary.n_texts, summary.n_left_out, summary.n_files) == (0, 1, 1)
-    assert pq.read_table(tmp_path / "out").column_names == ["id", "embedding"]
+    assert pyarrow.parquet.read_table(tmp_path / "out").column_names == ["id", "embedding"]
     assert np.load(tmp_path / "out.npy").shape == (0, 24)
 
 
 def test_a_folder_with_files_is_not_changed(embed: Any, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     out = tmp_path / "out"
     for name in ("part-00000.parquet", "_SUCCESS", "notes.txt", ".hidden.parquet"):
         out.mkdir()
@@ -224,7 +248,6 @@ def test_a_folder_with_files_is_not_changed(embed: Any, tmp_path: Path) -> None:
 def test_more_shards_than_five_digits_can_number_stay_in_order(
     embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyarrow")
     monkeypatch.setattr(shards, "_DIGITS", 1)
     embed("out/", shard_size=4)
     assert sorted(os.listdir(tmp_path / "out"))[-1] == "part-11.parquet"

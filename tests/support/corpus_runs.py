@@ -8,6 +8,7 @@ kills a run at every STEP-th of its renames, fsyncs and deletions, just before o
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 
 from minibert.cli import main
@@ -68,6 +71,27 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def output_of(job: str, folder: Path) -> Path:
     return folder / JOBS[job][1]
+
+
+def lines_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def manifest_of(output: Path | str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(f"{output}.manifest.json").read_text(encoding="utf-8"))
+    return found
+
+
+def rows_of(output: Path | str) -> tuple[list[Any], list[Any]]:
+    """Return the ids of an output of `minibert embed`, and the vectors of each row; None for a row without one."""
+    path = Path(output)
+    if path.suffix == ".npy":
+        rows, array = lines_of(path.with_suffix(".ids.jsonl")), np.load(path)
+        if any("vectors" in row for row in rows):
+            array = np.split(array, np.cumsum([row["vectors"] for row in rows])[:-1])
+        return [row["id"] for row in rows], [one if one.size and not np.isnan(one).all() else None for one in array]
+    rows = lines_of(path) if path.suffix == ".jsonl" else pyarrow.parquet.read_table(path).to_pylist()
+    return [row["id"] for row in rows], [row["embedding"] for row in rows]
 
 
 def shards_done(output: Path) -> int:
