@@ -139,7 +139,7 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
     """Return an error with the student's own line: the last one that is in the student's file."""
     if isinstance(error, _UnfitError):
         return str(error)
-    message = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    message = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1][:_LINE]
     place = ""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         place = f"line {error.lineno}: {(error.text or '').strip()[:_LINE]}\n"
@@ -148,8 +148,9 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
             code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
             place = f"line {line}, in {frame.f_code.co_name}: {code[:_LINE]}\n"
     # NumPy raises a ValueError for both; only its words "broadcast" and "read-only" say which it is.
-    hints = (hint.text for name, hint in mistakes().items() if name == type(error).__name__ or name in message)
-    return f"{place}{message[:_LINE]}\n{next(hints, '')}".rstrip()
+    known = ((name, hint.text) for name, hint in mistakes().items() if hint.section == "Errors")
+    hints = (text for name, text in known if name == type(error).__name__ or name in message)
+    return f"{place}{message}\n{next(hints, '')}".rstrip()
 
 
 # --- load a file ------------------------------------------------------------------------------------------------------
