@@ -30,8 +30,8 @@ Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBER
 OMP_NUM_THREADS (the most threads, if nothing else gives their number)."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 (by argparse) wrong usage; parity has others."""
+def make_parser() -> Parser:
+    """Return the parser of the whole command line."""
     parser = Parser(
         prog="minibert", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for family in (states, vectors, tasks, info, doctor, serve, parity, learn):
         family.add_verbs(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 (by argparse) wrong usage; parity has others."""
     with standard_streams(), warnings.catch_warnings():
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
@@ -47,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         failed, verb = 1, None
         warnings.showwarning = lambda message, *_, **__: report_problem(f"warning: {message}", verb)
         try:
-            arguments = parser.parse_args(argv)
+            arguments = make_parser().parse_args(argv)
             verb = arguments.parser
             failed = getattr(arguments, "failed", 1)
             code: int = arguments.run(arguments) or 0

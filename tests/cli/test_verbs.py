@@ -23,13 +23,13 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli import doctor, learn, parity, serve, states, tasks, vectors
+from minibert.cli import make_parser
 from minibert.cli.options import Parser, in_options
 from minibert.vectors.search import semantic_search
 from tests.support.checkpoints import sentence_model
 from tests.support.command_line import run, standard_input
 from tests.support.marks import unix
-from tests.support.outcomes import PATIENCE, python
+from tests.support.outcomes import PATIENCE, ROOT, python
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
@@ -333,13 +333,17 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
         ("search text no/such/file", 1, "minibert: no/such/file cannot be read"),
         ("search text a\0b", 1, "'a\\x00b' cannot be read"),
         ("info -m README.md", 1, "README.md is a file"),
+        ("doctor --clear --json", 1, "--json is for the report; leave it out"),
+        ("doctor --clear --compute-type int8", 1, "--compute-type is for the report; leave it out"),
+        ("extract -i a.csv -o o.jsonl --format google --dtype float32", 1, "--dtype has no place"),
+        ("extract -i a.csv -o o.jsonl --format google --id-column id", 1, "--id-column has no place"),
         ("serve --max-wait 0", 2, "--max-wait 0.0"),
         ("serve --max-wait nan", 2, "--max-wait nan"),
         ("serve --drain-delay -1", 2, "--drain-delay=-1.0"),
     ],
 )
 def test_errors_and_codes(cli: Cli, command: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent)
+    monkeypatch.chdir(ROOT)
     found, out, err = cli(*command.split(" ")) if command else cli()
     assert (found, message in err, out) == (code, True, "")
     assert "Traceback" not in err
@@ -390,14 +394,9 @@ def test_bad_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def parsers() -> Iterator[Parser]:
     """Yield the parser of every verb."""
-    found = Parser()
-    verbs = found.add_subparsers()
-    for family in (states, vectors, tasks, doctor, serve, parity, learn):
-        family.add_verbs(verbs)
-    waiting = [*verbs.choices.values()]
+    waiting = [make_parser()]
     while waiting:
-        one = waiting.pop()
-        yield one
+        yield (one := waiting.pop())
         for action in one._actions:
             if isinstance(action, argparse._SubParsersAction):
                 waiting += action.choices.values()
@@ -483,23 +482,6 @@ def test_options_that_would_change_nothing_are_refused_even_with_their_default(
         code, _, err = cli(*words, "-i", "lines.txt", "-o", "out.npy", option, *value)
         long = {"-k": "--top-k"}.get(option, option)
         assert (code, f"{long} is for texts; leave it out with --input." in err) == (1, True), err
-
-
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("doctor --clear --json", "--json"),
-        ("doctor --clear --compute-type int8", "--compute-type"),
-        ("extract -i a.csv -o o.jsonl --format google --dtype float32", "--dtype"),
-        ("extract -i a.csv -o o.jsonl --format google --id-column id", "--id-column"),
-    ],
-)
-def test_options_without_effect_are_refused(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = cli(*command.split())
-    assert (code, out, f"minibert: {option} " in err, "leave it out" in err) == (1, "", True, True), err
 
 
 # --- streams, signals and names of files of a system ------------------------------------------------------------------

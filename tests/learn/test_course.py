@@ -17,7 +17,7 @@ import minibert.learn
 from minibert.cli import main
 from minibert.learn.checking import Result
 from minibert.learn.right import RIGHT
-from minibert.learn.student import Student
+from minibert.learn.student import Student, load
 from tests.support.checkpoints import random_checkpoint
 
 SOLUTION = (Path(__file__).parent / "solution.py").read_text(encoding="utf-8")
@@ -71,7 +71,9 @@ def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path,
     assert "All functions are right" in said
     assert float(re.search(r"largest difference\s+(\S+)", said)[1]) < 1e-6  # type: ignore[index]
     assert main(["learn", "check", str(path), "8", "layer_norm", "--seconds", str(PATIENT)]) == 0
-    assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "layer_norm"]
+    said = capsys.readouterr().out
+    assert re.findall(r"^ ?\d+ (\w+) +right$", said, re.MULTILINE) == ["gelu", "layer_norm"]
+    assert re.search(r"2 functions checked in \d+\.\d seconds. Next: linear.", said)
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1"])
@@ -81,32 +83,34 @@ def test_a_time_that_is_not_one(seconds: str, tmp_path: Path, capsys: Any) -> No
     assert "seconds" in capsys.readouterr().err
 
 
-BAD_FILES = {
-    "def tokenize(": ("cannot be run", "SyntaxError", "line 1"),
-    "import no_such_module": ("ModuleNotFoundError", "line 1"),
-    "import sys; sys.exit(3)": ("exit()",),
-    "x = input()": ("EOFError", "no keyboard"),
-    "\0": ("cannot be run",),
-}
+NOT_BOOKS = ['{"cells": 3}', '{"cells": []}', "{}", "[1]", "3", "no JSON", "[" * 100_000, '{"cells": [{}]}']
+BAD_FILES = [
+    ("mine.py", "def tokenize(", ["SyntaxError", "line 1"]),
+    ("mine.py", "import no_such_module", ["ModuleNotFoundError", "line 1"]),
+    ("mine.py", "import sys; sys.exit(3)", ["exit()"]),
+    ("mine.py", "\0", ["null bytes"]),
+    ("mine.py", "x = " + "'long' + " * 10_000 + "(", ["line 1"]),
+    ("mine.py", "x = '\xff\0", ["SyntaxError", "encoding"]),
+    *(("mine.ipynb", book, ["not a notebook with cells"]) for book in NOT_BOOKS),
+]
 
 
-@pytest.mark.parametrize("content", BAD_FILES)
-def test_files_that_cannot_be_run(tmp_path: Path, capsys: Any, content: str) -> None:
-    (tmp_path / "mine.py").write_text(content)
+@pytest.mark.parametrize(("name", "content", "words"), BAD_FILES, ids=range(len(BAD_FILES)))
+def test_files_that_cannot_be_run(tmp_path: Path, name: str, content: str, words: list[str]) -> None:
+    (tmp_path / name).write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=re.escape(words[0])) as refused:
+        load(tmp_path / name)
+    assert all(word in str(refused.value) for word in words)
+    assert "None" not in str(refused.value)
+    assert len(str(refused.value)) < 1500
+
+
+def test_a_file_that_cannot_be_run_is_one_line_of_the_command(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text("x = input()")
     assert main(["learn", "check", str(tmp_path / "mine.py")]) == 1
     said = capsys.readouterr().err
-    assert all(word in said for word in BAD_FILES[content]), said
+    assert all(word in said for word in ("mine.py cannot be run", "EOFError", "no keyboard")), said
     assert "Traceback" not in said
-
-
-BOOKS = ['{"cells": 3}', '{"cells": []}', "{}", "[1]", "3", "no JSON", "[" * 100_000, '{"cells": [{}]}']
-
-
-@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book[:20])
-def test_a_notebook_without_cells(tmp_path: Path, capsys: Any, book: str) -> None:
-    (tmp_path / "book.ipynb").write_text(book)
-    assert main(["learn", "check", str(tmp_path / "book.ipynb")]) == 1
-    assert "not a notebook with cells" in capsys.readouterr().err
 
 
 def test_a_notebook_is_its_cells_of_code(tmp_path: Path) -> None:
@@ -123,12 +127,6 @@ def test_errors_are_short_and_have_a_line(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "mine.py").write_text("def gelu(x):\n    raise ValueError('long ' * 1_000_000)\n")
     assert main(["learn", "check", str(tmp_path / "mine.py"), "gelu", "--seconds", str(PATIENT)]) == 1
     assert 100 < len(capsys.readouterr().out) < 2000
-    for content in ("\0", "x = " + "'long' + " * 10_000 + "(", "x = 'é".encode("latin-1").decode("latin-1") + "\0"):
-        (tmp_path / "mine.py").write_text(content, encoding="latin-1")
-        assert main(["learn", "check", str(tmp_path / "mine.py")]) == 1
-        said = capsys.readouterr().err
-        assert "None" not in said
-        assert len(said) < 2000
 
 
 STRANGE = """
@@ -295,14 +293,12 @@ def test_the_vector_of_a_model_that_does_not_normalise(tmp_path: Path, capsys: A
     vectors = np.array([1, 1, 1, 1.5]), np.ones(4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("minibert.learn.checking.sentence", lambda *_, **__: vectors)
+        patch.setattr("minibert.learn.checking.check_file", lambda *_, **__: [])
         assert main(words) == 1
     assert "another vector" in capsys.readouterr().out
 
 
-def test_what_comes_next_is_said(tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "mine.py").write_text(SOLUTION, encoding="utf-8")
-    assert main(["learn", "check", str(tmp_path / "mine.py"), "softmax", "--seconds", str(PATIENT)]) == 0
-    assert re.search(r"1 function checked in \d+\.\d seconds. Next: head.", capsys.readouterr().out)
+def test_what_comes_next_is_said() -> None:
     assert "Next: layer_norm." in repr(Result("embed", "right"))
     assert "Next" not in repr(Result("embed", "wrong")) + str(Result("embed", "right"))
     assert "last function" in Result("batch", "right").next
