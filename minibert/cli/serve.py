@@ -14,7 +14,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, chosen, in_options, loading, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
-from minibert.serving.settings import ApiKeys, Settings, Truncation
+from minibert.serving.settings import ApiKeys, OverLong, Settings
 
 _ENVIRONMENT = "MINIBERT_SERVE_"
 # Kubernetes sets these in each container if one of its services has the name minibert-serve.
@@ -40,8 +40,8 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
     --revision REVISION: branch, tag or commit of the hub repositories (default: main)
     --backend {"|".join(BACKENDS)}: the code that computes
     --threads N: threads of the engine
-    --truncation {"|".join(get_args(Truncation))} = {Settings.truncation}: if a text is too long and its request does
-        not say what to do: cut it and report it, refuse it, or average its windows
+    --truncation {"|".join(get_args(OverLong))} = {Settings.truncation}: if a text is too long and its request does
+        not say what to do: cut it and usage it, refuse it, or average its windows
     --default-prompt-name NAME: the prompt of requests that do not name one
     --step-ms N = {1000 * Settings.step_seconds:g}: milliseconds of a step of the engine
     --max-wait SECONDS = {Settings.max_wait}: a request whose estimated wait is longer is refused with 429

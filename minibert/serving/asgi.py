@@ -248,7 +248,7 @@ class _Request:
             metrics.duration.labels(self._path).observe(seconds)
             reply.headers["x-total-time"] = _milliseconds(seconds)
             line = {"request_id": request_id_of(self._scope), "route": self._path, "status": reply.status}
-            line |= {"milliseconds": round(1000 * seconds, 1), **self._report(reply.headers)}
+            line |= {"milliseconds": round(1000 * seconds, 1), **self._say(reply.headers)}
             if REQUESTS.isEnabledFor(logging.INFO):
                 REQUESTS.info("%s", json.dumps(line), extra={"request": line})
             self._work = None
@@ -283,11 +283,11 @@ class _Request:
         if work.write_bytes is not None and b"application/octet-stream" in self._request_headers.get(b"accept", b""):
             write, self._reply_headers["content-type"] = work.write_bytes, "application/octet-stream"
         if work.prepared is not None:
-            job, report, _ = work.prepared
-            self._count_bytes(n_bytes := report.n_bytes + _TOKEN_BYTES * job.tokens)
+            job, usage, _ = work.prepared
+            self._count_bytes(n_bytes := usage.n_bytes + _TOKEN_BYTES * job.tokens)
             value = await self._result(engine.submit(job), deadline)
-            service.metrics.add(job, report)
-            write_inline = len(report.n_tokens) <= _SHORT_ANSWER and not job.bulk
+            service.metrics.add(job, usage)
+            write_inline = len(usage.n_tokens) <= _SHORT_ANSWER and not job.bulk
         at_once = _MOST_AT_ONCE if self._scope.get("http_version") != "1.0" else sys.maxsize  # it has no parts
         write_part = functools.partial(next, common.grouped(write(value), at_once, _PART_BYTES), b"")
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, service.writer, write_part)
@@ -385,7 +385,7 @@ class _Request:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    def _report(self, headers: dict[str, str]) -> dict[str, Any]:
+    def _say(self, headers: dict[str, str]) -> dict[str, Any]:
         """Say in the headers what was done to the texts; return the same for the log."""
         work, line, said = self._work, dict[str, Any](), dict[str, Any]()
         if work is not None:
@@ -393,12 +393,12 @@ class _Request:
             names = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:40] for name in work.ignored[:10]]
             said["ignored"] = ",".join(names)
         if work is not None and work.prepared is not None:
-            job, report, _ = work.prepared
-            line = {"texts": len(report.n_tokens), "tokens": sum(report.n_tokens)}
-            said |= {"truncated": len(report.truncated), "prompt": report.prompt_name}
-            said["compute_type"] = report.compute_type if report.compute_type != "float32" else None
+            job, usage, _ = work.prepared
+            line = {"texts": len(usage.n_tokens), "tokens": sum(usage.n_tokens)}
+            said |= {"truncated": len(usage.truncated), "prompt": usage.prompt_name}
+            said["compute_type"] = usage.compute_type if usage.compute_type != "float32" else None
             headers["x-compute-tokens"] = str(line["tokens"])
-            headers["x-compute-characters"] = str(report.n_characters)
+            headers["x-compute-characters"] = str(usage.n_characters)
             headers["x-queue-time"] = _milliseconds(job.queue_seconds)
             headers["x-inference-time"] = _milliseconds(job.compute_seconds)
         said = {name: value for name, value in said.items() if value}

@@ -55,7 +55,7 @@ class Classifier(ServedModel[CrossEncoder]):
         return {"num_labels": self.model.num_labels, **super().details()}
 
     def prepare(self, inputs: Sequence[tuple[str, str | None]], options: ScoreOptions) -> Prepared:
-        """Tokenize texts (their second part is None) and pairs, and return their job and report.
+        """Tokenize texts (their second part is None) and pairs, and return their job and usage.
 
         The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.
 
@@ -86,4 +86,4 @@ class Classifier(ServedModel[CrossEncoder]):
         encodings = [encoding for (encoding,) in tokens.groups]
         kind = PlanMethod(CrossEncoder.logits_of, model, id(model))
         job = Job(kind, encodings, [*map(len, encodings)], assemble)
-        return self.with_report(job, tokens, options.field, prompt_name, len(inputs) * num_labels)
+        return self.with_usage(job, tokens, options.field, prompt_name, len(inputs) * num_labels)

@@ -4,7 +4,7 @@
 >>> from minibert.serving.engine import Engine
 >>> with Engine(SentenceTransformer()) as engine:
 ...     answer = engine.embed(["A cat sleeps.", "The kitten naps."])
->>> answer.value.shape, answer.report.n_tokens
+>>> answer.value.shape, answer.usage.n_tokens
 ((2, 384), (6, 7))
 """
 
@@ -26,8 +26,8 @@ import numpy as np
 from minibert.serving.classifier import Classifier, ScoreOptions
 from minibert.serving.models_by_name import Model, ModelsByName
 from minibert.serving.reading import LONG_BODY, Readers, Reading
-from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, Job, Scheduler, Step
-from minibert.serving.served_models import Embedder, Prepared, Report, TextOptions
+from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, EngineStep, Job, Scheduler
+from minibert.serving.served_models import Prepared, TextEmbedder, Usage, VectorOptions
 from minibert.serving.settings import ServiceError, Settings
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.texts import shown
@@ -36,10 +36,10 @@ _LOG = logging.getLogger("minibert.serving")
 
 
 class Answer(NamedTuple):
-    """The answer to a request: its vectors or scores, and a report on its texts."""
+    """The answer to a request: its vectors or scores, and the usage of its texts."""
 
     value: Any
-    report: Report
+    usage: Usage
 
 
 class Load(NamedTuple):
@@ -173,7 +173,7 @@ class Engine:
             self._scheduler.was_read(reading.size, reading.size > LONG_BODY, reading.seconds if whole else None)
 
     def embed(self, inputs: Sequence[str | Sequence[int]], model: str | None = None, **options: Any) -> Answer:
-        """Turn texts, or rows of token ids, into vectors, and wait for them; `options` are those of `TextOptions`.
+        """Turn texts, or rows of token ids, into vectors, and wait for them; `options` are those of `VectorOptions`.
 
         Raises
         ------
@@ -182,8 +182,8 @@ class Engine:
         TypeError
             There is no such option, or the texts are not in a list.
         """
-        served_class: Any = (Embedder, TokenEmbedder) if options.get("tokens") else Embedder
-        return self._answer(self.models.of(served_class, model).prepare(_listed(inputs), TextOptions(**options)))
+        served_class: Any = (TextEmbedder, TokenEmbedder) if options.get("tokens") else TextEmbedder
+        return self._answer(self.models.of(served_class, model).prepare(_listed(inputs), VectorOptions(**options)))
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
         """Score pairs of texts, and texts (whose second part is None), and wait; `options` are those of `ScoreOptions`.
@@ -204,7 +204,7 @@ class Engine:
         """Compute the job of a request; if the waiting is interrupted, its texts are not computed any more."""
         future = self.submit(prepared.job)
         try:
-            return Answer(future.result(), prepared.report)
+            return Answer(future.result(), prepared.usage)
         finally:
             future.cancel()  # without an effect if it has ended
 
@@ -287,7 +287,7 @@ class Engine:
             if not isinstance(error, Exception):
                 raise
 
-    def _wait_for_step(self) -> Step | None:
+    def _wait_for_step(self) -> EngineStep | None:
         with self._changed:
             self._busy, since = False, self._clock()
             while (seconds := self._held_for(since)) > 0 or (step := self._scheduler.next_step()) is None:
@@ -311,7 +311,7 @@ class Engine:
             return 0.0
         return max(0.0, since + min(self.settings.step_seconds, queue.estimated_wait(False)) / 2 - self._clock())
 
-    def _compute(self, step: Step) -> None:
+    def _compute(self, step: EngineStep) -> None:
         results = _results_of(step)
         seconds = self._clock() - self._heartbeat
         with self._changed:
@@ -384,7 +384,7 @@ def _end(job: Job, value: Any) -> None:
             job.future.set_result(value)
 
 
-def _results_of(step: Step) -> list[Any]:
+def _results_of(step: EngineStep) -> list[Any]:
     """Compute a step; if it fails, compute its units one by one, so that only the one that cannot be fails.
 
     An exception is in the place of its result.

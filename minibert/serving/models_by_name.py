@@ -12,7 +12,7 @@ from minibert.sentence.loading import check_load, full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.classifier import Classifier
-from minibert.serving.served_models import Embedder, ServedModel
+from minibert.serving.served_models import ServedModel, TextEmbedder
 from minibert.serving.settings import ServiceError, Settings
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.texts import shown
@@ -22,7 +22,7 @@ Model = SentenceTransformer | CrossEncoder | MultiVectorEncoder
 
 _Served = TypeVar("_Served", bound=ServedModel[Any])
 _CLASSES: Mapping[type[Any], type[ServedModel[Any]]] = {
-    SentenceTransformer: Embedder,
+    SentenceTransformer: TextEmbedder,
     CrossEncoder: Classifier,
     MultiVectorEncoder: TokenEmbedder,
 }

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from minibert.serving.engine import Engine
 from minibert.serving.scheduler import Job
-from minibert.serving.served_models import Report
+from minibert.serving.served_models import Usage
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")
@@ -131,17 +131,17 @@ class Metrics:
         self._step_tokens.observe(tokens)
         self._step_seconds.observe(seconds)
 
-    def add(self, job: Job, report: Report) -> None:
+    def add(self, job: Job, usage: Usage) -> None:
         """Count the texts of a request that was computed."""
         self.queue.observe(job.queue_seconds)
         self.inference.observe(job.compute_seconds)
-        for number in report.n_tokens:
+        for number in usage.n_tokens:
             self.input_length.observe(number)
-        self.texts.inc(len(report.n_tokens))
-        self.tokens.inc(sum(report.n_tokens))
-        self.truncated.inc(len(report.truncated))
-        if report.prompt_name is not None:
-            self.prompts.inc(len(report.n_tokens))
+        self.texts.inc(len(usage.n_tokens))
+        self.tokens.inc(sum(usage.n_tokens))
+        self.truncated.inc(len(usage.truncated))
+        if usage.prompt_name is not None:
+            self.prompts.inc(len(usage.n_tokens))
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

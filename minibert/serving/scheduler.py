@@ -96,7 +96,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class EngineStep:
     """Units that are computed together: pairs of a job and the index of its unit."""
 
     kind: Kind
@@ -242,7 +242,7 @@ class Scheduler:
             message = f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send it again later."
             raise ServiceError("overloaded", message, retry_after=min(max(wait - self._max_wait, 1.0), 60.0))
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> EngineStep | None:
         """Take the units for the next step; return None if nothing is queued."""
         if not self.queued_jobs:
             return None
@@ -288,9 +288,9 @@ class Scheduler:
         queue.extendleft(reversed(others))
         self._tokens[bulk] -= Counter({kind.rate_key: tokens})
         self.running = tokens / self.rate(kind.rate_key)
-        return Step(kind, members, tokens)
+        return EngineStep(kind, members, tokens)
 
-    def finished(self, step: Step, seconds: float) -> None:
+    def finished(self, step: EngineStep, seconds: float) -> None:
         """Note how long a step took."""
         self.running = 0.0
         self._rates.setdefault(step.kind.rate_key, _Rate()).add(step.tokens, seconds)

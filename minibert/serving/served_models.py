@@ -1,7 +1,7 @@
 """A served model: the texts of a request -> a job for the engine, whose answer is vectors or scores.
 
-`ServedModel` is the base class, `Embedder` gives vectors; token_embedder.py and classifier.py have the other two. Their
-answers are those of `SentenceTransformer.encode`, of `MultiVectorEncoder`, of `CrossEncoder` and of the pipeline
+`ServedModel` is the base class, `TextEmbedder` gives vectors; token_embedder.py and classifier.py have the other two.
+Their answers are those of `SentenceTransformer.encode`, of `MultiVectorEncoder`, of `CrossEncoder` and of the pipeline
 "text-classification", bit for bit: the same functions compute them.
 """
 
@@ -36,8 +36,8 @@ _Model = TypeVar("_Model", SentenceTransformer, MultiVectorEncoder, CrossEncoder
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """A report on the texts of a request: their tokens, the cut texts, the prompt, sizes.
+class Usage:
+    """What the texts of a request took: their tokens, the cut texts, the prompt, sizes.
 
     Parameters
     ----------
@@ -64,10 +64,10 @@ class Report:
 
 
 class Prepared(NamedTuple):
-    """The job of a request, the report that goes with its answer, and the first window of each text."""
+    """The job of a request, the usage that goes with its answer, and the first window of each text."""
 
     job: Job
-    report: Report
+    usage: Usage
     encodings: list[Encoding]
 
 
@@ -168,8 +168,8 @@ class ServedModel(Generic[_Model]):
         tokenizer.truncation_side, tokenizer.most_characters = side or tokenizer.truncation_side, MOST_CHARACTERS
         return dataclasses.replace(windows, tokenizer=tokenizer)
 
-    def with_report(self, job: Job, tokens: Tokenized, field: str, prompt_name: str | None, n_numbers: int) -> Prepared:
-        """Return a job, its report, and the first window of each input.
+    def with_usage(self, job: Job, tokens: Tokenized, field: str, prompt_name: str | None, n_numbers: int) -> Prepared:
+        """Return a job, its usage, and the first window of each input.
 
         Raises
         ------
@@ -183,8 +183,8 @@ class ServedModel(Generic[_Model]):
         n_tokens, n_bytes = tuple(sum(map(len, group)) for group in groups), 4 * n_numbers
         self.settings.check_number(len(groups), n_bytes)
         used_prompt = prompt_name if windows.prompt else None  # it may be an empty text
-        report = Report(n_tokens, cut, used_prompt, tokens.n_characters, n_bytes, self.compute_type)
-        return Prepared(job, report, [group[0] for group in groups])
+        usage = Usage(n_tokens, cut, used_prompt, tokens.n_characters, n_bytes, self.compute_type)
+        return Prepared(job, usage, [group[0] for group in groups])
 
 
 # --- vectors ----------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ _MOST_PLANS = 64  # that are kept
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextOptions(RequestOptions):
+class VectorOptions(RequestOptions):
     """The options that say how the texts of a request become vectors.
 
     Parameters
@@ -243,7 +243,7 @@ class TextOptions(RequestOptions):
                 object.__setattr__(self, name, tuple(value if isinstance(value, list) else value.tolist()))
 
 
-class Embedder(ServedModel[SentenceTransformer]):
+class TextEmbedder(ServedModel[SentenceTransformer]):
     """A `SentenceTransformer` under the name that clients use."""
 
     gives = "vectors"
@@ -259,8 +259,8 @@ class Embedder(ServedModel[SentenceTransformer]):
         """See `ServedModel`."""
         return {"embedding_dimension": self.model.get_embedding_dimension(), **super().details()}
 
-    def prepare(self, inputs: Sequence[Any], options: TextOptions) -> Prepared:
-        """Tokenize the texts (or check the token ids) of a request, and return its job and report.
+    def prepare(self, inputs: Sequence[Any], options: VectorOptions) -> Prepared:
+        """Tokenize the texts (or check the token ids) of a request, and return its job and usage.
 
         Raises
         ------
@@ -286,10 +286,10 @@ class Embedder(ServedModel[SentenceTransformer]):
         else:  # the pooled vectors are kept until all windows are there
             n_numbers = max(plan.width * len(tokens.rows), plan.pooled_width * len(units))
         job = Job(kind, units, [max(1, len(window)) for window in units], assemble)
-        return self.with_report(job, tokens, "input", prompt_name, n_numbers)
+        return self.with_usage(job, tokens, "input", prompt_name, n_numbers)
 
     def _prepare_parts(self, parts: Sequence[Any], plan: Plan, prompt_name: str | None) -> Prepared:
-        """Return the job of the parts of one text, in order, and its report, which counts them as one text."""
+        """Return the job of the parts of one text, in order, and its usage, which counts them as one text."""
         self.check_texts(parts, "input")
         text, ends, limit = "".join(parts), accumulate(map(len, parts), initial=0), plan.windows.max_length
         tokens = tokenized([text], plan.windows)
@@ -303,11 +303,11 @@ class Embedder(ServedModel[SentenceTransformer]):
             members = plan.members(encoding, text, pairwise(ends), "input")
         assemble = functools.partial(_vectors, plan, None)
         job = Job(PlanMethod(Plan.spans, plan, id(self.model)), [(encoding, members)], [len(encoding)], assemble)
-        return self.with_report(job, tokens, "input", prompt_name, plan.pooled_width * len(parts))
+        return self.with_usage(job, tokens, "input", prompt_name, plan.pooled_width * len(parts))
 
     # -- options
 
-    def _make_plan(self, options: TextOptions, of_ids: bool, changeable: object) -> tuple[Plan, str | None]:
+    def _make_plan(self, options: VectorOptions, of_ids: bool, changeable: object) -> tuple[Plan, str | None]:
         """Return the plan of requests with these options, and the name of its prompt; ServiceError if one is wrong.
 
         The plan of token ids has no prompt. `changeable` is what else a plan depends on: the settings of the model.
@@ -343,7 +343,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             plan = dataclasses.replace(plan, truncate_dim=options.dimensions)
         return plan, prompt_name
 
-    def _check(self, options: TextOptions) -> None:
+    def _check(self, options: VectorOptions) -> None:
         """Refuse options that are wrong by themselves."""
         if options.truncation == "split" and (options.tokens or options.late_chunking):
             raise wrong("truncate", "'split' computes windows: not for vectors of tokens, and not with late_chunking.")
@@ -359,7 +359,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             expected = f"expected -1 or a number from {least} to {most}."
             raise wrong("truncate_prompt_tokens", f"is {options.max_tokens}; {expected}")
 
-    def _prompt_of(self, options: TextOptions) -> str | None:
+    def _prompt_of(self, options: VectorOptions) -> str | None:
         """Return the name of the prompt that goes before the texts of a request, or None."""
         if options.prompt_name is not None:
             return self.check_prompt(options.prompt_name)

@@ -20,7 +20,7 @@ ErrorKind = Literal[
     "invalid_json", "invalid", "empty", "too_long", "too_many", "too_large", "media_type", "model", "not_found", "key",
     "method", "slow", "overloaded", "unavailable", "unsupported", "failed",
 ]  # fmt: skip
-Truncation = Literal["mark", "error", "split"]
+OverLong = Literal["mark", "error", "split"]
 
 
 @dataclasses.dataclass(eq=False)
@@ -151,7 +151,7 @@ class Settings:
                     raise (ValueError if is_number else TypeError)(message)
             elif not isinstance(value, str) and value is not default:
                 raise TypeError(f"{field.name}={brief(value)}; expected a str.")
-        check_choice("truncation", self.truncation, get_args(Truncation))
+        check_choice("truncation", self.truncation, get_args(OverLong))
         name = self.metrics_namespace
         if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII):
             raise ValueError(f"metrics_namespace={brief(name)}; expected letters, digits and _, and no digit first.")

@@ -14,7 +14,7 @@ from minibert.encode.token_plan import TokenPlan
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.serving.classifier import ScoreOptions
 from minibert.serving.scheduler import Job
-from minibert.serving.served_models import PROMPTS_OF, PlanMethod, Prepared, RequestOptions, ServedModel, TextOptions
+from minibert.serving.served_models import PROMPTS_OF, PlanMethod, Prepared, RequestOptions, ServedModel, VectorOptions
 from minibert.serving.settings import wrong
 from minibert.serving.tokens import tokenized, too_long
 from minibert.tokenizer.encodings import Encoding
@@ -46,7 +46,7 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         """See `ServedModel`."""
         return {"embedding_dimension": self.model.get_embedding_dimension(), **super().details()}
 
-    def prepare(self, inputs: Sequence[Any], options: TextOptions) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: VectorOptions) -> Prepared:
         """Tokenize the texts of a request, and return its job, whose answer is an array (tokens, D) for each text.
 
         Raises
@@ -70,7 +70,7 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         units = [_Text(plan, encoding) for (encoding,) in tokens.groups]
         costs = [unit.cost for unit in units]
         job = Job(self._kind(), units, costs, lambda results: [results[row] for row in tokens.rows])
-        return self.with_report(job, tokens, "input", prompt_name, width * sum(costs[row] for row in tokens.rows))
+        return self.with_usage(job, tokens, "input", prompt_name, width * sum(costs[row] for row in tokens.rows))
 
     def prepare_scores(self, query: str, inputs: Sequence[str], options: ScoreOptions) -> Prepared:
         """Tokenize a query and texts, and return their job, whose answer is the score of each text: (B, 1).
@@ -94,9 +94,9 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         job = Job(self._kind(), units, costs, lambda results: np.array(results, np.float32)[tokens.rows])
         tokens = tokens._replace(n_characters=tokens.n_characters + len(query))
         n_numbers = len(inputs) + self.model.get_embedding_dimension() * asked.cost
-        prepared = self.with_report(job, tokens, options.field, None, n_numbers)
+        prepared = self.with_usage(job, tokens, options.field, None, n_numbers)
         used = prompt_name if query_plan.windows.prompt else None
-        return prepared._replace(report=dataclasses.replace(prepared.report, prompt_name=used))
+        return prepared._replace(usage=dataclasses.replace(prepared.usage, prompt_name=used))
 
     def _plan(self, task: str, options: RequestOptions, prompt_name: str, **encode_options: Any) -> TokenPlan:
         """Return the plan for queries or for documents."""

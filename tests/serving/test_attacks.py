@@ -160,7 +160,7 @@ def test_long_pairs_have_the_scores_of_their_first_tokens(ranker: CrossEncoder) 
         with pytest.raises(ServiceError, match="1,200,001 characters") as raised:
             engine.score([("a " * 600_000, "b")])
         assert raised.value.kind == "too_large"
-        assert engine.score([("a", "b " * 400_000)]).report.truncated == (0,)
+        assert engine.score([("a", "b " * 400_000)]).usage.truncated == (0,)
 
 
 # --- requests that are read -------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from minibert.encode.modules import VectorModule
 from minibert.serving.engine import Engine
 from minibert.serving.models_by_name import load_served
 from minibert.serving.scheduler import MIN_STEP, Job, Scheduler
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.served_models import TextEmbedder, VectorOptions
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
@@ -316,7 +316,7 @@ def test_token_ids_are_computed_as_they_are(engine: Engine, model: SentenceTrans
     found = engine.embed([row[1:-1] for row in rows if len(row) > 2], add_special_tokens=True)
     np.testing.assert_array_equal(found.value, expected[[i for i, row in enumerate(rows) if len(row) > 2]])
     cut = engine.embed([[rows[0][0], *[5] * 200, rows[0][-1]]])
-    assert (cut.report.truncated, cut.report.n_tokens) == ((0,), (64,))
+    assert (cut.usage.truncated, cut.usage.n_tokens) == ((0,), (64,))
 
 
 def test_token_ids_are_cut_on_the_side_that_is_asked_for(engine: Engine, model: SentenceTransformer) -> None:
@@ -325,14 +325,14 @@ def test_token_ids_are_cut_on_the_side_that_is_asked_for(engine: Engine, model: 
     for side, kept in (("right", inner[:62]), ("left", inner[-62:])):
         found = engine.embed([[first, *inner, last]], side=side)
         np.testing.assert_array_equal(found.value, engine.embed([[first, *kept, last]]).value)
-        assert (found.report.truncated, found.report.n_tokens) == ((0,), (64,))
+        assert (found.usage.truncated, found.usage.n_tokens) == ((0,), (64,))
 
 
 def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTransformer) -> None:
-    report = engine.embed(TEXTS).report
+    usage = engine.embed(TEXTS).usage
     counts = model.num_tokens(TEXTS)
-    assert report.n_tokens == tuple(min(count, 64) for count in counts)
-    assert report.n_characters == sum(map(len, TEXTS))
+    assert usage.n_tokens == tuple(min(count, 64) for count in counts)
+    assert usage.n_characters == sum(map(len, TEXTS))
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
@@ -387,15 +387,15 @@ def test_vectors_of_tokens_that_would_take_too_much_memory_are_refused(model: Se
 def test_models_are_found_by_their_names(model: SentenceTransformer, short_model: SentenceTransformer) -> None:
     with Engine({"org/one": model, "two": short_model}) as engine:
         for name in (None, "default", "org/one", "one"):
-            assert engine.models.of(Embedder, name).model is model
-        assert engine.models.of(Embedder, "other/two").model is short_model
+            assert engine.models.of(TextEmbedder, name).model is model
+        assert engine.models.of(TextEmbedder, "other/two").model is short_model
         with pytest.raises(ServiceError, match="'other/one'"):  # it may be another model
-            engine.models.of(Embedder, "other/one")
+            engine.models.of(TextEmbedder, "other/one")
         assert engine.embed(["a"], "two").value.shape == (1, short_model.get_embedding_dimension())
         with pytest.raises(ServiceError, match=r"'three' not found: .* 'org/one', 'two'") as caught:
             engine.embed(["a"], "three")
         assert caught.value.kind == "model"
-    assert Engine(model, settings=Settings(any_model_name=True)).models.of(Embedder, "x").model is model
+    assert Engine(model, settings=Settings(any_model_name=True)).models.of(TextEmbedder, "x").model is model
 
 
 NEVER: list[Any] = [object(), [], {}, b"x", np.ones(2), Settings]
@@ -424,7 +424,7 @@ def test_settings_and_models_are_checked(model: SentenceTransformer) -> None:
         with pytest.raises((TypeError, ValueError), match="models"):
             Engine(wrong)
     with Engine(model, settings=Settings(default_prompt_name="query", truncation="error")) as engine:
-        assert engine.embed(["a"]).report.prompt_name == "query"
+        assert engine.embed(["a"]).usage.prompt_name == "query"
         with pytest.raises(ServiceError, match="the limit is 64"):
             engine.embed([LONG])
 
@@ -461,8 +461,8 @@ def test_a_limit_that_is_shorter_than_the_prompt(model: SentenceTransformer) -> 
 
 
 def test_what_is_pooled_alike_is_computed_together(engine: Engine) -> None:
-    served = engine.models.of(Embedder)
-    kind = served.prepare(["a"], TextOptions()).job.kind
+    served = engine.models.of(TextEmbedder)
+    kind = served.prepare(["a"], VectorOptions()).job.kind
     for same in (
         {"dimensions": 4},
         {"normalize": False},
@@ -470,9 +470,9 @@ def test_what_is_pooled_alike_is_computed_together(engine: Engine) -> None:
         {"max_tokens": 9},
         {"truncation": "error"},
     ):
-        assert served.prepare(["b"], TextOptions(**same)).job.kind == kind
+        assert served.prepare(["b"], VectorOptions(**same)).job.kind == kind
     for other in ({"pooling": "cls"}, {"layers": 1}, {"tokens": True}, {"late_chunking": True}):
-        assert served.prepare(["b"], TextOptions(**other)).job.kind != kind
+        assert served.prepare(["b"], VectorOptions(**other)).job.kind != kind
 
 
 def test_an_observer_that_raises_is_logged_and_removed(
@@ -489,7 +489,7 @@ def test_an_observer_that_raises_is_logged_and_removed(
     with Engine(model) as engine:
         engine.observers += [fail, count]
         for _ in range(3):
-            assert engine.embed(["a"]).report.n_tokens == (3,)
+            assert engine.embed(["a"]).usage.n_tokens == (3,)
         assert engine.load().alive
         assert engine.observers == [count]
     assert seen == [3, 3, 3]

@@ -18,7 +18,7 @@ from minibert.serving.asgi import POSTS, app
 from minibert.serving.classifier import ScoreOptions
 from minibert.serving.engine import Engine
 from minibert.serving.models_by_name import load_served
-from minibert.serving.served_models import TextOptions
+from minibert.serving.served_models import VectorOptions
 from tests.support.multi_vectors import bert_folder, pylate, stanford
 from tests.support.served import message_of
 
@@ -107,14 +107,14 @@ def test_what_a_request_holds_is_counted(
     with Engine({"late": encoder, "small": model, "rank": ranker}) as engine:
         late, small, rank = (cast(Any, engine.models[name]) for name in ("late", "small", "rank"))
         for prepared in (
-            small.prepare(texts, TextOptions()),
-            small.prepare(texts, TextOptions(dimensions=2)),
-            small.prepare([" ".join(texts)], TextOptions(truncation="split")),
-            small.prepare(texts, TextOptions(layers=[0, 1], pooling=["mean", "cls"], truncation="split")),
-            small.prepare(texts, TextOptions(tokens=True)),
-            small.prepare(["the cat ", "sat on", " the mat"], TextOptions(late_chunking=True)),
-            late.prepare(texts, TextOptions()),
-            late.prepare(texts, TextOptions(prompt_name="query")),
+            small.prepare(texts, VectorOptions()),
+            small.prepare(texts, VectorOptions(dimensions=2)),
+            small.prepare([" ".join(texts)], VectorOptions(truncation="split")),
+            small.prepare(texts, VectorOptions(layers=[0, 1], pooling=["mean", "cls"], truncation="split")),
+            small.prepare(texts, VectorOptions(tokens=True)),
+            small.prepare(["the cat ", "sat on", " the mat"], VectorOptions(late_chunking=True)),
+            late.prepare(texts, VectorOptions()),
+            late.prepare(texts, VectorOptions(prompt_name="query")),
             late.prepare_scores("the cat", texts, ScoreOptions()),
             rank.prepare([("the cat", text) for text in texts], ScoreOptions()),
         ):
@@ -122,7 +122,7 @@ def test_what_a_request_holds_is_counted(
             held = sum(result.nbytes for result in prepared.job.results)
             queries = {id(query): query for unit in prepared.job.units if (query := getattr(unit, "query", None))}
             held += sum(query.vectors.nbytes for query in queries.values())
-            assert 0 < held <= prepared.report.n_bytes
+            assert 0 < held <= prepared.usage.n_bytes
 
 
 def test_a_text_whose_vectors_are_not_finite_fails_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

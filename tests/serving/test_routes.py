@@ -26,7 +26,7 @@ from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.protocols import common
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.served_models import Embedder
+from minibert.serving.served_models import TextEmbedder
 from minibert.serving.settings import Settings
 from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
 from tests.support.sentence_heads import model_folder
@@ -262,7 +262,7 @@ def test_ollama_takes_a_name_without_a_tag_for_latest(model: SentenceTransformer
                 assert status(name) == 200, name
             for name in ("a:v2", "b:v1", "other/b", "a:", ":latest", ":", "a:latest:latest"):
                 assert status(name) == 404, name
-        assert engine.models.of(Embedder, "a:v1") is not engine.models.of(Embedder, "a")
+        assert engine.models.of(TextEmbedder, "a:v1") is not engine.models.of(TextEmbedder, "a")
         assert [one["name"] for one in client.get("/api/tags").json()["models"]] == ["a:latest", "org/b:latest", "a:v1"]
 
 

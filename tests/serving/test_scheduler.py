@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from minibert.serving.scheduler import MAX_STEP, MIN_STEP, QUANTUM, Job, Scheduler, Step
+from minibert.serving.scheduler import MAX_STEP, MIN_STEP, QUANTUM, EngineStep, Job, Scheduler
 from minibert.serving.settings import ServiceError
 from tests.support.fake_kinds import FakeKind, job
 
@@ -19,11 +19,11 @@ def scheduler(rate: float = RATE, max_wait: float = 1e9, keys: tuple[str, ...] =
     """Return a scheduler that has measured this rate for each model."""
     made = Scheduler(max_wait=max_wait)
     for key in keys:
-        made.finished(Step(FakeKind(key), [], 1000), 1000 / rate)
+        made.finished(EngineStep(FakeKind(key), [], 1000), 1000 / rate)
     return made
 
 
-def run(scheduled: Scheduler, rate: float = RATE) -> list[Step]:
+def run(scheduled: Scheduler, rate: float = RATE) -> list[EngineStep]:
     """Take all steps, each in the time that its tokens need."""
     steps = []
     while (step := scheduled.next_step()) is not None:
@@ -37,16 +37,16 @@ def test_the_budget_is_what_the_model_computes_in_the_time_of_a_step() -> None:
     assert scheduled.budget(FakeKind()) == 200
     assert scheduled.budget(FakeKind("a model that was never measured")) == MIN_STEP
     for _ in range(100):
-        scheduled.finished(Step(FakeKind(), [], 400), 400 / 10_000)
+        scheduled.finished(EngineStep(FakeKind(), [], 400), 400 / 10_000)
     assert scheduled.budget(FakeKind()) == 500
 
 
 def test_a_pause_of_the_process_changes_the_rate_for_a_few_steps_only() -> None:
     scheduled = scheduler()
-    scheduled.finished(Step(FakeKind(), [], 200), 3600.0)
+    scheduled.finished(EngineStep(FakeKind(), [], 200), 3600.0)
     assert scheduled.rate("model") > RATE / 9
     for _ in range(60):
-        scheduled.finished(Step(FakeKind(), [], 200), 200 / RATE)
+        scheduled.finished(EngineStep(FakeKind(), [], 200), 200 / RATE)
     assert scheduled.rate("model") == pytest.approx(RATE, rel=0.02)
 
 

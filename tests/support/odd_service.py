@@ -13,16 +13,16 @@ from pathlib import Path
 
 from minibert import SentenceTransformer
 from minibert.serving.engine import Engine
-from minibert.serving.scheduler import Scheduler, Step
+from minibert.serving.scheduler import EngineStep, Scheduler
 from minibert.serving.server import listen, serve
 from minibert.serving.settings import Settings
 
 
 def stop_after_a_step() -> None:
     """Make the scheduler of the engine fail when it is asked for a second step."""
-    next_step, steps = Scheduler.next_step, list[Step]()
+    next_step, steps = Scheduler.next_step, list[EngineStep]()
 
-    def fail_later(scheduler: Scheduler) -> Step | None:
+    def fail_later(scheduler: Scheduler) -> EngineStep | None:
         if steps:
             raise ArithmeticError("a fault of the scheduler")
         step = next_step(scheduler)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from minibert._utils.validation import FloatArray, check_indices
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import common
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.served_models import TextEmbedder, VectorOptions
 from minibert.serving.settings import ServiceError, blamed_on
 
 
@@ -31,13 +31,13 @@ def _error(error: ServiceError) -> dict[str, Any]:
 
 
 def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) -> common.Work:
-    served = engine.models.of(Embedder)
+    served = engine.models.of(TextEmbedder)
     tokenizer = served.model.tokenizer
     count = served.model.model.config.num_hidden_layers
     with blamed_on("layers"):
         layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
     states = [layer + 1 for layer in layers]  # its first layer is 0; here 0 is the embeddings
-    options = TextOptions(layers=states, pooling=request.pooling, modules=False, add_special_tokens=True)
+    options = VectorOptions(layers=states, pooling=request.pooling, modules=False, add_special_tokens=True)
     inputs = common.listed(request.texts, "texts")
     if isinstance(inputs[0], list) != request.is_tokenized:
         message = f"texts[0] does not fit is_tokenized={request.is_tokenized}, which is for lists of tokens."

@@ -16,7 +16,7 @@ from minibert._utils.validation import FloatArray
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.served_models import TextEmbedder, VectorOptions
 from minibert.serving.settings import ServiceError
 from minibert.vectors.similarity import quantize_embeddings
 
@@ -44,7 +44,7 @@ _WRITTEN: dict[str, Callable[[FloatArray], Any]] = {
 
 def _embed(usual: list[str], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]) -> common.Work:
     """Answer by type; without `embedding_types` and usual ones with floats alone."""
-    served = engine.models.of(Embedder, request.model)
+    served = engine.models.of(TextEmbedder, request.model)
     common.not_empty(request.texts, "texts")
     types = tuple(dict.fromkeys(request.embedding_types or usual))  # a repeated one is computed once
     for name in types:
@@ -54,7 +54,7 @@ def _embed(usual: list[str], engine: Engine, request: CohereEmbedRequest, ignore
             raise ServiceError("invalid", f"embedding_types: {name[:50]!r}; {expected}", param="embedding_types")
     truncation, side = _TRUNCATE[request.truncate]
     prompt: dict[str, Any] = {"input_type": request.input_type, "prompt_name": request.prompt_name}
-    options = TextOptions(truncation=truncation, side=side, dimensions=request.output_dimension, **prompt)
+    options = VectorOptions(truncation=truncation, side=side, dimensions=request.output_dimension, **prompt)
     try:
         prepared = served.prepare(request.texts, options)
     except ServiceError as error:
@@ -66,9 +66,9 @@ def _embed(usual: list[str], engine: Engine, request: CohereEmbedRequest, ignore
             "id": uuid.uuid4().hex,
             "response_type": "embeddings_by_type" if types else "embeddings_floats",
             "texts": request.texts,
-            "meta": {"billed_units": {"input_tokens": sum(prepared.report.n_tokens)}},
+            "meta": {"billed_units": {"input_tokens": sum(prepared.usage.n_tokens)}},
         }
-        yield common.dump(answer | common.notes_of(prepared.report, ignored))[:-1] + b',"embeddings":'
+        yield common.dump(answer | common.notes_of(prepared.usage, ignored))[:-1] + b',"embeddings":'
         for i, name in enumerate(types or ("float",)):
             if types:
                 yield (b"," if i else b"{") + common.dump(name) + b":"

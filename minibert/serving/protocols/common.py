@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving.engine import Engine
-from minibert.serving.served_models import Prepared, Report, TextOptions
+from minibert.serving.served_models import Prepared, Usage, VectorOptions
 from minibert.serving.settings import ErrorKind, ServiceError
 
 STATUS: Mapping[ErrorKind, int] = {
@@ -164,12 +164,13 @@ class VectorFields(Fields, kw_only=True):
     pooling: str | list[str] | None = None
     add_special_tokens: bool | None = None
 
-    def text_options(self, **more: Any) -> TextOptions:
+    def text_options(self, **more: Any) -> VectorOptions:
         """Return the options that these fields set; `more` overrides them."""
         fields = {name: getattr(self, name) for name in ("normalize", "dimensions", "layers", "pooling")}
         fields["input_type"] = same(input_type=self.input_type, task=self.task)
         fields["max_tokens"] = self.truncate_prompt_tokens
-        return TextOptions(**{**self.options(), **fields, "add_special_tokens": bool(self.add_special_tokens), **more})
+        fields["add_special_tokens"] = bool(self.add_special_tokens)
+        return VectorOptions(**{**self.options(), **fields, **more})
 
     def without_effect(self, inputs: Sequence[Any], default: str) -> tuple[str, ...]:
         """Return the names of the fields that have no effect on these texts or token ids.
@@ -184,15 +185,15 @@ class VectorFields(Fields, kw_only=True):
         return tuple(ignored)
 
 
-def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
+def notes_of(usage: Usage, ignored: tuple[str, ...]) -> dict[str, Any]:
     """Return an answer's fields about texts that were cut and about ignored fields, if there are any."""
-    notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
+    notes: dict[str, Any] = {"truncated": usage.truncated} if usage.truncated else {}
     return notes | ({"ignored": ignored} if ignored else {})
 
 
-def usage_of(report: Report) -> dict[str, int]:
+def openai_usage(usage: Usage) -> dict[str, int]:
     """Return OpenAI's count of tokens."""
-    total = sum(report.n_tokens)
+    total = sum(usage.n_tokens)
     return {"prompt_tokens": total, "total_tokens": total}
 
 

@@ -11,7 +11,7 @@ from minibert._utils.validation import FloatArray
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
-from minibert.serving.served_models import TextOptions
+from minibert.serving.served_models import VectorOptions
 from minibert.serving.token_embedder import TokenEmbedder
 
 
@@ -29,10 +29,10 @@ class MultiVectorRequest(Struct, kw_only=True):
 def _embed(engine: Engine, request: MultiVectorRequest, ignored: tuple[str, ...]) -> common.Work:
     served = engine.models.of(TokenEmbedder, request.model)
     truncation = common.truncation_of(request.truncate)
-    options = TextOptions(input_type=request.input_type, dimensions=request.dimensions, truncation=truncation)
+    options = VectorOptions(input_type=request.input_type, dimensions=request.dimensions, truncation=truncation)
     prepared = served.prepare(common.listed(request.input, "input"), options)
-    rest: dict[str, Any] = {"model": served.name, "usage": common.usage_of(prepared.report)}
-    rest |= common.notes_of(prepared.report, ignored)
+    rest: dict[str, Any] = {"model": served.name, "usage": common.openai_usage(prepared.usage)}
+    rest |= common.notes_of(prepared.usage, ignored)
 
     def write(texts: Iterable[FloatArray]) -> Iterator[bytes]:
         rows = ({"object": "embeddings", "index": i, "embeddings": vectors} for i, vectors in enumerate(texts))

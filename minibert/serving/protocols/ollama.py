@@ -11,7 +11,7 @@ import minibert
 from minibert._utils.validation import FloatArray
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import common
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.served_models import TextEmbedder, VectorOptions
 from minibert.serving.settings import ServiceError
 
 
@@ -58,11 +58,11 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
     if not request.input:  # a program asks so whether a model is there
         return common.Work(lambda _: [common.dump({**answer, "embeddings": []})], ignored=ignored)
     truncation = common.truncation_of(request.truncate)
-    options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
-    job, report, _ = prepared = served.prepare(common.listed(request.input, "input"), options)
+    options = VectorOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
+    job, usage, _ = prepared = served.prepare(common.listed(request.input, "input"), options)
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
-        rest = {**answer, **common.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
+        rest = {**answer, **common.notes_of(usage, ignored), "prompt_eval_count": sum(usage.n_tokens)}
         rest |= {"total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)), "load_duration": 0}
         return common.list_of_vectors(vectors, b'{"embeddings":[', b"]," + common.dump(rest)[1:])
 
@@ -71,8 +71,8 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
 
 def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> common.Work:
     texts = [request.prompt] if request.prompt else []  # as in `_embed`
-    prepared = _model(engine, request.model).prepare(texts, TextOptions())
-    rest = common.notes_of(prepared.report, ignored)
+    prepared = _model(engine, request.model).prepare(texts, VectorOptions())
+    rest = common.notes_of(prepared.usage, ignored)
     return common.Work(lambda vectors: [common.dump({"embedding": vectors.ravel(), **rest})], prepared, ignored)
 
 
@@ -85,12 +85,12 @@ def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) 
     return common.Work(lambda _: [common.dump(answer)], ignored=ignored)
 
 
-def _model(engine: Engine, name: str | None) -> Embedder:
+def _model(engine: Engine, name: str | None) -> TextEmbedder:
     """Return a model by Ollama's name: one without a tag has the tag "latest", and another tag is another model."""
     if name is not None and not engine.models.knows(name):
         other_name = name.removesuffix(_TAG) if name.endswith(_TAG) else name + _TAG
         name = other_name if engine.models.knows(other_name) else name
-    return engine.models.of(Embedder, name)
+    return engine.models.of(TextEmbedder, name)
 
 
 def _models(service: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import common
-from minibert.serving.served_models import Embedder
+from minibert.serving.served_models import TextEmbedder
 from minibert.serving.settings import ServiceError
 
 
@@ -45,13 +45,13 @@ ERRORS = common.Errors(_error)
 
 
 def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, ...]) -> common.Work:
-    served = engine.models.of(Embedder, request.model)
+    served = engine.models.of(TextEmbedder, request.model)
     inputs = common.listed(request.input, "input")
     prepared = served.prepare(inputs, request.text_options(late_chunking=request.late_chunking))
     ignored += request.without_effect(inputs, engine.settings.truncation)
-    report = prepared.report
-    rest = {"model": served.name, "usage": common.usage_of(report), **common.notes_of(report, ignored)}
-    rest |= {"prompt_name": report.prompt_name} if report.prompt_name is not None else {}
+    usage = prepared.usage
+    rest = {"model": served.name, "usage": common.openai_usage(usage), **common.notes_of(usage, ignored)}
+    rest |= {"prompt_name": usage.prompt_name} if usage.prompt_name is not None else {}
 
     def entries(vectors: FloatArray) -> Iterator[bytes]:
         in_base64 = request.encoding_format == "base64"

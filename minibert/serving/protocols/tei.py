@@ -20,7 +20,7 @@ from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.served_models import TextEmbedder, VectorOptions
 from minibert.serving.settings import ServiceError
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.encodings import Encoding
@@ -118,7 +118,7 @@ _PART = 2**12  # tokens that are written at a time
 def _embed(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> common.Work:
     inputs = common.listed(request.inputs, "inputs")
     options = request.text_options(normalize=request.normalize is not False)
-    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options)
+    prepared = engine.models.of(TextEmbedder, request.model).prepare(inputs, options)
     ignored += request.without_effect(inputs, engine.settings.truncation)
     return common.Work(common.list_of_vectors, prepared, ignored, functools.partial(map, common.array_file))
 
@@ -128,7 +128,7 @@ def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) 
     ignored += tuple(name for name in ("dimensions", "pooling") if getattr(request, name) is not None)
     ignored += request.without_effect(inputs, "mark")
     options = request.text_options(tokens=True, dimensions=None, pooling=None)
-    served: Any = engine.models.of((Embedder, TokenEmbedder), request.model)
+    served: Any = engine.models.of((TextEmbedder, TokenEmbedder), request.model)
     return common.Work(common.list_of_vectors, served.prepare(inputs, options), ignored)
 
 
@@ -138,7 +138,7 @@ def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, 
         both = {name: getattr(request, name), f"parameters.{name}": getattr(request.parameters, name, None)}
         setattr(request, name, common.same(**both))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**request.options()))
+    prepared = engine.models.of(TextEmbedder, request.model).prepare(texts, VectorOptions(**request.options()))
 
     def write(vectors: FloatArray) -> list[bytes]:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
@@ -201,8 +201,8 @@ def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) ->
 
 
 def _model_type(served: Any) -> dict[str, Any]:
-    if isinstance(served, Embedder | TokenEmbedder):
-        modes = served.model.pipeline.pooling if isinstance(served, Embedder) else ("none",)
+    if isinstance(served, TextEmbedder | TokenEmbedder):
+        modes = served.model.pipeline.pooling if isinstance(served, TextEmbedder) else ("none",)
         return {"embedding": {"pooling": "+".join(modes)}}
     labels: dict[str, Any] = {"id2label": {str(i): name for i, name in enumerate(served.labels)}}
     labels["label2id"] = {name: i for i, name in enumerate(served.labels)}
@@ -272,7 +272,7 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
         if theirs:
             return [common.dump(results)]
         answer: dict[str, Any] = {"id": uuid.uuid4().hex, "object": "rerank", "results": results, "model": served.name}
-        answer |= {"usage": common.usage_of(prepared.report), **common.notes_of(prepared.report, ignored)}
+        answer |= {"usage": common.openai_usage(prepared.usage), **common.notes_of(prepared.usage, ignored)}
         return [common.dump({**answer, "meta": {"billed_units": {"search_units": 1}}})]
 
     return common.Work(write, prepared, ignored)
