@@ -2,9 +2,9 @@
 
     options -> plan -> windows of tokens -> hidden states -> layers combined -> pooled -> modules -> cut, scaled
 
-`run` calls `compute` with the windows of some texts. `compute` calls `pool`, for a vector of each window, and then
-`vectors`, for a vector of each text. Hidden states are numbered as in transformers: 0 is the embeddings' output, i is
-that of the i-th layer, negative numbers count from the end.
+`run` calls `compute` with the windows of some texts. `compute` calls `pool_windows`, for a vector of each window, and
+then `vectors`, for a vector of each text. Hidden states are numbered as in transformers: 0 is the embeddings' output, i
+is that of the i-th layer, negative numbers count from the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
 @dataclasses.dataclass(frozen=True)
 class Plan(TextPlan):
-    """The work of one call. Plans are equal if `pool`, `tokens` and `spans` give the same of the same windows.
+    """The work of one call. Plans are equal if `pool_windows`, `tokens` and `spans` give the same of the same windows.
 
     Parameters
     ----------
@@ -100,12 +100,12 @@ class Plan(TextPlan):
 
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
         """Compute the vectors of n texts from the windows of each: (n, width), float32."""
-        return self.vectors(self.pool([window for group in groups for window in group]), groups)
+        return self.vectors(self.pool_windows([window for group in groups for window in group]), groups)
 
-    def pool(self, windows: Sequence[Encoding]) -> FloatArray:
+    def pool_windows(self, windows: Sequence[Encoding]) -> FloatArray:
         """Compute one vector per window: (n, pooled_width), float32."""
         only_first = self.pooling in (("cls",), ("pooler",)) and not self._skips
-        pooled = [self.pooled(*step) for step in self.steps(windows, only_first)]
+        pooled = [self.pool_step(*step) for step in self.steps(windows, only_first)]
         return np.concatenate([np.zeros((0, self.pooled_width), dtype=np.float32), *pooled])
 
     def steps(
@@ -128,7 +128,7 @@ class Plan(TextPlan):
         """Whether some tokens do not count in pooling."""
         return self.num_skipped > 0 or not self.special_tokens
 
-    def pooled(self, x: FloatArray, step: PackedBatch, windows: Sequence[Encoding]) -> FloatArray:
+    def pool_step(self, x: FloatArray, step: PackedBatch, windows: Sequence[Encoding]) -> FloatArray:
         """Pool the vectors of the tokens of a step: one vector per window."""
         if self.pooling == ("pooler",) and (pooler := self.model.weights.pooler) is not None:
             return encoder.pooler(x, pooler, step, self.model.ops)
@@ -237,7 +237,7 @@ class DictsPlan(ObjectPlan):
         n_prompt = self.windows.num_prompt_tokens
         prompt = {"prompt_length": n_prompt} if n_prompt else {}
         for x, step, members in self.plan.steps(windows):
-            vectors = self.plan.after_pooling(self.plan.pooled(x, step, members))[:, : self.width]
+            vectors = self.plan.after_pooling(self.plan.pool_step(x, step, members))[:, : self.width]
             for window, tokens, vector in zip(members, self.plan.split(x, step, members), vectors, strict=True):
                 rows = slice(None) if self.plan.special_tokens else window.special_tokens_mask == 0
                 text = {"input_ids": window.ids[rows], "token_type_ids": window.token_types[rows]}

@@ -185,7 +185,7 @@ def leave_one_out(
     positions = np.flatnonzero(~special)
     everything = np.arange(len(whole))
     encodings = [whole, *(whole.take(np.delete(everything, position)) for position in positions)]
-    scores = measure(plan.pipeline.finish(plan.pool(encodings))[:, : plan.width])
+    scores = measure(plan.pipeline.finish(plan.pool_windows(encodings))[:, : plan.width])
     TooLong("warn", model.max_seq_length, silence="").add([whole.n_truncated]).warn()
     tokens = whole.tokens
     return LeftOut([tokens[i] for i in positions], positions, scores[0] - scores[1:], float(scores[0]))

@@ -279,7 +279,7 @@ class TextEmbedder(ServedModel[SentenceTransformer]):
             self.check_texts(inputs, "input")
             tokens = tokenized(inputs, plan.windows)
         units = [window for group in tokens.groups for window in group]
-        kind = PlanMethod(Plan.tokens if options.tokens else Plan.pool, plan, id(model))
+        kind = PlanMethod(Plan.tokens if options.tokens else Plan.pool_windows, plan, id(model))
         assemble = functools.partial(_vectors_of_tokens if options.tokens else _vectors, plan, tokens)
         if options.tokens:
             n_numbers = plan.pooled_width * sum(len(tokens.groups[row][0]) for row in tokens.rows)
