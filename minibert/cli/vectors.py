@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,29 +14,24 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import counted
 from minibert.cli import options, output
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
+from minibert.corpus.runs import RunOptions, Summary
 from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
+from minibert.encode.options import EncodeOptions, SparseOptions, TokenOptions
 from minibert.tokenizer.too_long import TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
-if TYPE_CHECKING:
-    from minibert.corpus.readers import VectorFile
-    from minibert.corpus.runs import Summary
-
-
 _OF_COLUMNS = ("input_format", "text_column", "id_column")
-_OF_RUNS = ("resume", "on_error", "on_empty", "shard_size")
-_OF_FILES = (*_OF_COLUMNS, *_OF_RUNS, "progress")  # of the verbs that also take texts
-
-_OF_SENTENCES = ("pooling", "layers", "layer_pooling", "stride", "truncate_dim", "precision")
+_OF_FILES = (*_OF_COLUMNS, *RunOptions.__dataclass_fields__, "progress")  # of the verbs that also take texts
+_OF_SENTENCES = (
+    *(name for name in EncodeOptions.__dataclass_fields__ if name not in TokenOptions.__dataclass_fields__),
+    "precision",
+)
+_OF_QUERIES = ("prompt_name", "prompt", "batch_size")  # those of a search in vectors; a manifest fixes the others
 
 _Hit = tuple[float, dict[str, Any], str | None]
 """A score, the id or the line, and the text if that is known."""
-
-# The options of `sparse` and `rerank` that are arguments of their encoders.
-_OF_LINES = ("truncation", "prompt_name", "prompt", "batch_size", "stride", "max_active_dims")
-
 
 _SCORES = SIMILARITY_FUNCTIONS | MULTI_VECTOR_SIMILARITIES
 
@@ -191,8 +186,6 @@ def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
 
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
-    from minibert.encode.options import EncodeOptions, TokenOptions
-
     if getattr(arguments, "multi_vector", False):
         arguments.parser.refuse(_OF_SENTENCES, "is for sentence vectors; leave it out with --multi-vector.")
         return chosen(arguments, TokenOptions.__dataclass_fields__)
@@ -238,7 +231,7 @@ def _embed_files(arguments: argparse.Namespace) -> None:
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
-    texts, keywords = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
+    texts, keywords = _texts_or_files(arguments), chosen(arguments, SparseOptions.__dataclass_fields__)
     model = load_encoder("SparseEncoder", arguments)
     if texts is None:
         from minibert.corpus.embed import sparse_corpus
@@ -307,14 +300,19 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
 def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
     from minibert.corpus.readers import VectorFile
 
-    path, file = arguments.file, VectorFile(arguments.file)
-    model, keywords = _load_as_written(arguments, file)
-    of_texts = {name: keywords.pop(name, None) for name in ("prompt", "prompt_name")}
-    of_query = chosen(arguments, of_texts)
-    if not any(of_query.values()) and any(of_texts.values()) and not model.prompts.get("query"):
-        of_query, prompt = of_texts, of_texts["prompt"] or of_texts["prompt_name"]
+    path, file, parser = arguments.file, VectorFile(arguments.file), arguments.parser
+    fixed = [name for name in EncodeOptions.__dataclass_fields__ if name not in _OF_QUERIES and file.manifest]
+    fixed += ["prompts", "compute_type"] if file.manifest else []
+    parser.refuse((*_OF_COLUMNS[::2], *fixed), f"is for texts, and {path} holds vectors; leave it out.")
+    name, how = arguments.model if "model" in parser.given else None, options.loading(arguments)
+    model, keywords = file.load_model(name, **how, prompts=arguments.prompts)
+    keywords, of_query = keywords or _encode_options(arguments), chosen(arguments, _OF_QUERIES)
+    prompt = keywords["prompt"] or keywords["prompt_name"]
+    if arguments.prompt or arguments.prompt_name:
+        keywords |= of_query
+    elif prompt:
         output.report_problem(f"the query gets the prompt of the texts, {prompt!r}")
-    keywords |= of_query | {"batch_size": arguments.batch_size}
+    keywords["batch_size"] = arguments.batch_size
     query = model.encode_query(arguments.query, **keywords)
     score_function, columns = _SCORES[model.similarity_fn_name][0], arguments.text_column or ["text"]
     hits, texts = file.search(query, arguments.top_k, score_function, columns), dict[str, str | None]()
@@ -330,42 +328,9 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
         yield score, {"id": number}, texts.get(str(number)) if text is None else text
 
 
-def _load_as_written(arguments: argparse.Namespace, file: VectorFile) -> tuple[Any, dict[str, Any]]:
-    """Return the model that made the vectors of a file, and the options of `encode` that its manifest has."""
-    from minibert.corpus.embed import probe_vector
-
-    parser, path, settings = arguments.parser, arguments.file, file.manifest.get("settings", {"pooling": None})
-    if "pooling" not in settings:
-        raise ValueError(f"{path} does not hold sentence vectors, but what another verb than embed has written.")
-    fixed = ("pooling", "layers", "layer_pooling", "truncation", "stride", "truncate_dim", "prompts", "compute_type")
-    refused = (*_OF_COLUMNS[::2], *(fixed if file.manifest else ()))
-    parser.refuse(refused, f"is for texts, and {path} holds vectors; leave it out.")
-    if "model" not in parser.given:
-        if "model" not in settings:
-            raise ValueError(f"no manifest beside {path} says which model has made it; name the model with --model.")
-        arguments.model, arguments.revision = settings["model"], arguments.revision or settings.get("revision")
-    keywords = _encode_options(arguments)
-    if file.manifest:
-        arguments.compute_type, arguments.prompts = settings.get("compute_type", "float32"), settings.get("prompts")
-    arguments.multi_vector = bool(settings.get("multi_vector"))
-    model = _load(arguments)
-    if file.manifest:
-        keywords = {name: settings[name] for name in model.options_class.__dataclass_fields__ if name in settings}
-    if keywords.get("layers") == [model.config.num_hidden_layers]:
-        keywords["layers"] = None  # the default; some poolings take no other
-    if file.manifest:
-        if not arguments.multi_vector:  # which has a length of its own for queries
-            model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.longest)
-        own, theirs = probe_vector(model.plan(model.options_class(**keywords))), file.manifest["probe"]
-        if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
-            made = f"{path} was made with {settings.get('model', 'a model')}"
-            raise ValueError(f"{made}, and {arguments.model} has other vectors. Leave out --model and --revision.")
-    return model, keywords
-
-
 def _rerank(arguments: argparse.Namespace) -> None:
     arguments.query = output.read_text("QUERY", arguments.query)
-    texts, keywords = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
+    texts, keywords = _texts_or_files(arguments), chosen(arguments, SparseOptions.__dataclass_fields__)
     model = load_encoder("CrossEncoder", arguments)
     if texts is None:
         from minibert.corpus.embed import rerank_corpus
@@ -418,7 +383,11 @@ def _run_over_files(
     path, sources = arguments.output, _sources(arguments, arguments.input)
     settings = chosen(arguments, ("model", "revision", "prompts"))
     settings["backend"] = arguments.backend or os.environ.get("MINIBERT_BACKEND")  # backends round differently
-    further |= {"settings": settings, "show_progress": arguments.progress, **chosen(arguments, _OF_RUNS)}
+    further |= {
+        "settings": settings,
+        "show_progress": arguments.progress,
+        **chosen(arguments, RunOptions.__dataclass_fields__),
+    }
     report = partial(output.report_problem, parser=arguments.parser)
     summary = run(*models, sources, path, report=report, **further)
     if summary is None:

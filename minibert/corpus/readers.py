@@ -13,8 +13,12 @@ import numpy as np
 from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
+from minibert.corpus.embed import probe_vector
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source, as_text, joined, numbered_lines
+from minibert.sentence.base import VectorModel
+from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
+from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.multi_vectors import MultiVectors
 from minibert.vectors.search import ScoreFunction, semantic_search
@@ -100,6 +104,55 @@ class VectorFile:
             what = f"vectors of {width} numbers"
             raise ValueError(f"{self.path} cannot be searched for {what}: {os_reason(error).rstrip('.')}.") from error
         return best
+
+    def load_model(self, model: str | None = None, **options: Any) -> tuple[VectorModel, dict[str, Any]]:
+        """Load the model that made the vectors, and return it with the options of `encode_query` that its run had.
+
+        Parameters
+        ----------
+        model : str, optional
+            Name or folder; default: the one that the manifest names, which is that of ``minibert embed``.
+        **options
+            Further arguments of the class. Those that change numbers are as the manifest says, if there is one.
+
+        Returns
+        -------
+        SentenceTransformer or MultiVectorEncoder
+        options : dict
+            Empty without a manifest. With the prompt of the texts, unless the model has one for queries.
+
+        Raises
+        ------
+        ValueError
+            No model is named, or it gives another vector of a fixed text. The file does not hold what `embed_corpus`
+            wrote.
+        """
+        settings = self.manifest.get("settings", {"pooling": None})
+        if "pooling" not in settings:
+            raise ValueError(
+                f"{self.path} does not hold sentence vectors, but what another verb than embed has written."
+            )
+        name = model or settings.get("model")
+        if name is None:
+            raise ValueError(f"no manifest beside {self.path} says which model has made it; name one with model=.")
+        if model is None:
+            options["revision"] = options.get("revision") or settings.get("revision")
+        if not self.manifest:
+            return SentenceTransformer(name, **options), {}
+        options |= {"compute_type": settings.get("compute_type", "float32"), "prompts": settings.get("prompts")}
+        loaded: Any = (MultiVectorEncoder if settings.get("multi_vector") else SentenceTransformer)(name, **options)
+        chosen = {field: settings[field] for field in loaded.options_class.__dataclass_fields__ if field in settings}
+        if chosen.get("layers") == [loaded.config.num_hidden_layers]:
+            chosen["layers"] = None  # the default; some poolings take no other
+        if not settings.get("multi_vector"):  # that has a length of its own for queries
+            longest = settings.get("max_seq_length", loaded.max_seq_length)
+            loaded.max_seq_length = min(longest, loaded.config.longest)
+        if not manifests.same_probe(probe_vector(loaded.plan(loaded.options_class(**chosen))), self.manifest["probe"]):
+            made = f"{self.path} was made with {settings.get('model', 'a model')}"
+            raise ValueError(f"{made}, and {name} has other vectors. Leave out model= and revision=.")
+        if loaded.prompts.get("query"):
+            chosen |= {"prompt": None, "prompt_name": None}
+        return loaded, chosen
 
     def texts(self, ids: Iterable[Any]) -> dict[str, str | None]:
         """Return the texts of some ids from the files that the run has read; None for an id that is there twice.

@@ -266,7 +266,7 @@ def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: s
         if then.get(name) != now.get(name):
             has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (then, now)]
             raise ValueError(f"{whose} has {has[0]}, this one has {has[1]}. {way_on}")
-    if len(theirs["probe"]) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
+    if not manifests.same_probe(theirs["probe"], mine["probe"]):
         raise ValueError(f"{whose} has another model: it gives another vector. {way_on}")
 
 
