@@ -25,7 +25,7 @@ def test_a_name_of_theirs_says_what_to_use() -> None:
             getattr(util, name)
         with pytest.raises(ImportError, match=rf"minibert.util has no {name}: ."):
             exec(f"from minibert.util import {name}")
-    with pytest.raises(AttributeError, match=r"has no attribute 'cosine_sim'; the nearest names are .*cos_sim"):
+    with pytest.raises(AttributeError, match=r"cosine_sim.*cos_sim"):
         _ = util.cosine_sim
     assert not hasattr(util, "http_get")
 

@@ -130,10 +130,10 @@ def test_files(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -
                 assert np.float32(line["score"]) == score
         code, out, err = run(capsys, *arguments, "--resume")
         assert (code, err) == (0, "")
-        assert "there is nothing to resume" in out
+        assert "complete already" in out
         code, out, err = run(capsys, *arguments, "--resume", "--prompt", "another ")
         assert (code, out) == (1, "")
-        assert "has no --prompt, this one has --prompt 'another '" in err
+        assert "--prompt 'another '" in err
 
 
 @pytest.mark.parametrize("kind", ["sparse", "rerank"])

@@ -70,11 +70,11 @@ def test_words_that_cannot_be_compared(cli: Cli) -> None:
         code, _, err = cli("words", word, "one bank")
         assert (code, message in err) == (1, True)
     code, _, err = cli("words", "a", "a " * 600, "--truncation", "error")
-    assert (code, "602 tokens, the limit is 512" in err, "--truncation warn" in err) == (1, True, True)
+    assert (code, "602 tokens" in err, "--truncation warn" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = cli("words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
-        assert ("warning: The text has more than 512 tokens and was cut" in err) == warned
+        assert ("warning: " in err and "512 tokens" in err) == warned
 
 
 def test_pictures(cli: Cli, tmp_path: Path) -> None:
@@ -286,7 +286,8 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
     (folder / "2_Dense" / "model.safetensors").unlink()
     assert "model.safetensors" in unsupported()
     (folder / "config_sentence_transformers.json").write_text('{"prompts": ["a"]}')
-    assert "prompts as a mapping of names to texts" in unsupported()
+    assert "prompts" in unsupported()
+    assert "['a']" in unsupported()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "deberta"}))
     assert "model_type='deberta'" in unsupported()
@@ -296,7 +297,7 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
     assert report["facts"]["modules"] == ["Router"]
     assert "Router" in "".join(report["unsupported"])
     (folder / "modules.json").write_text("{")
-    assert "modules.json is not valid JSON" in unsupported()
+    assert "modules.json" in unsupported()
     (folder / "config.json").unlink()
     assert "has no config.json" in unsupported()
 
@@ -477,11 +478,11 @@ def test_options_that_would_change_nothing_are_refused_even_with_their_default(
     files = OF_FILES | ({"--dtype": ["float32"]} if verb == "embed" else {})
     for option, value in files.items():
         code, _, err = cli(*words, "a cat", option, *value)
-        assert (code, f"{option} is for files of texts; name them with --input." in err) == (1, True), err
+        assert (code, f"{option} is for files" in err) == (1, True), err
     for option, value in OF_TEXTS[verb].items():
         code, _, err = cli(*words, "-i", "lines.txt", "-o", "out.npy", option, *value)
         long = {"-k": "--top-k"}.get(option, option)
-        assert (code, f"{long} is for texts; leave it out with --input." in err) == (1, True), err
+        assert (code, f"{long} is for texts" in err) == (1, True), err
 
 
 # --- streams, signals and names of files of a system ------------------------------------------------------------------

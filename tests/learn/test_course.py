@@ -59,7 +59,7 @@ def test_start_writes_functions_that_are_not_filled_in(tmp_path: Path, capsys: A
     assert [one.exercise for one in found] == [*RIGHT]
     assert {one.status for one in found} == {"empty"}
     assert main(["learn", "start", str(tmp_path / "mine.txt")]) == 1
-    assert "mine.txt must end in .py" in capsys.readouterr().err
+    assert ".py" in capsys.readouterr().err
 
 
 def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path, capsys: Any) -> None:

@@ -22,6 +22,7 @@ from minibert.bert.rotary import Rotary
 from minibert.cli import main
 from minibert.models import float64
 from minibert.models.loading import balance
+from minibert.sentence.facts import describe
 from minibert.trace.page.document import page
 from tests.models.test_families import PAIRS, ROTARY, exact_modernbert, make  # noqa: F401  # a fixture
 from tests.support.family_tokenizers import family_folder, train
@@ -359,6 +360,7 @@ def test_sentence_vectors_scores_and_lengths_equal_sentence_transformers(
     report = parity.check(ours, {"vectors": theirs.encode(TEXTS)}, probe)
     assert report.verdict == "float32", str(report)
     ours.save_pretrained(tmp_path / "saved")
+    assert describe(tmp_path / "saved")["facts"]["max_seq_length"] == 70
     again = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(again.encode(texts), theirs.encode(texts), rtol=0, atol=2e-5)
     spans = minibert.SentenceTransformer(tmp_path / "m").encode(texts[1], truncation="silent", spans=[(0, 5), (7, 20)])
