@@ -1,4 +1,4 @@
-"""Pooling against bert-as-service's formulas; test_pipeline compares it with sentence-transformers."""
+"""Pooling against bert-as-service's formulas; test_modules compares it with sentence-transformers."""
 
 from __future__ import annotations
 
