@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from minibert import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 from minibert.encode.token_plan import TokenPlan
-from minibert.serving.asgi import POSTS, app
+from minibert.serving.asgi import app
 from minibert.serving.classifier import ScoreOptions
 from minibert.serving.engine import Engine
 from minibert.serving.models_by_name import load_served
 from minibert.serving.served_models import VectorOptions
-from tests.support.multi_vectors import bert_folder, pylate, stanford
+from tests.support.multi_vectors import stanford
 from tests.support.served import message_of
 
 TEXTS = ["A cat sleeps.", "", "the bank, the river", "A cat sleeps."]
@@ -27,21 +26,8 @@ LONG = "a long text of many words " * 30
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    home = tmp_path_factory.mktemp("late")
-    bert = bert_folder(home / "bert")
-    made = pylate(bert, home / "pylate", query_prefix="[unused1] ", document_prefix="[unused2] ", query_length=24)
-    return made, stanford(bert, home / "stanford"), bert
-
-
-@pytest.fixture(scope="module")
-def encoder(folders: tuple[Path, Path, Path]) -> MultiVectorEncoder:
-    return MultiVectorEncoder(folders[0])
-
-
-@pytest.fixture(scope="module")
-def client(model: SentenceTransformer, encoder: MultiVectorEncoder) -> Iterator[TestClient]:
-    with Engine({"org/late": encoder, "small": model}) as engine, TestClient(app(engine)) as made:
+def client(model: SentenceTransformer, late: MultiVectorEncoder) -> Iterator[TestClient]:
+    with Engine({"org/late": late, "small": model}) as engine, TestClient(app(engine)) as made:
         engine.warm_up()
         yield made
 
@@ -56,8 +42,8 @@ def same(found: list[Any], vectors: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(np.float32(ours).reshape(expected.shape), expected)
 
 
-def test_vectors_of_tokens(client: TestClient, encoder: MultiVectorEncoder) -> None:
-    documents, queries = encoder.encode_document(TEXTS), encoder.encode_query(TEXTS, truncation="silent")
+def test_vectors_of_tokens(client: TestClient, late: MultiVectorEncoder) -> None:
+    documents, queries = late.encode_document(TEXTS), late.encode_query(TEXTS, truncation="silent")
     for path in ("/embed_all", "/"):
         same(post(client, path, inputs=TEXTS).json(), documents)
     same(post(client, "/embed_all", inputs=TEXTS[0]).json(), documents[:1])
@@ -74,19 +60,10 @@ def test_vectors_of_tokens(client: TestClient, encoder: MultiVectorEncoder) -> N
     assert len(small.json()[0][0]) == 24
 
 
-def test_a_field_that_is_null_is_not_given(client: TestClient) -> None:
-    for path, body in (("/embed_all", {"inputs": TEXTS}), ("/v1/multi-vector", {"input": TEXTS, "model": "late"})):
-        fields = {field.encode_name for field in msgspec.structs.fields(POSTS[path].struct)} - body.keys()
-        expected = post(client, path, **body)
-        for null in (*([field] for field in fields), fields):
-            found = post(client, path, **body, **dict.fromkeys(null))
-            assert (found.status_code, found.json()) == (200, expected.json())
-
-
-def test_texts_in_the_order_of_their_scores(client: TestClient, encoder: MultiVectorEncoder) -> None:
+def test_texts_in_the_order_of_their_scores(client: TestClient, late: MultiVectorEncoder) -> None:
     given = [*TEXTS, LONG]
-    query = encoder.encode_query("the cat")
-    scores = np.asarray(encoder.similarity(query, encoder.encode_document(given, truncation="silent")))[0]
+    query = late.encode_query("the cat")
+    scores = np.asarray(late.similarity(query, late.encode_document(given, truncation="silent")))[0]
     order = np.argsort(-scores, kind="stable").tolist()
     for path in ("/rerank", "/"):
         found = post(client, path, query="the cat", texts=given).json()
@@ -100,12 +77,12 @@ def test_texts_in_the_order_of_their_scores(client: TestClient, encoder: MultiVe
 
 
 def test_what_a_request_holds_is_counted(
-    encoder: MultiVectorEncoder, model: SentenceTransformer, ranker: CrossEncoder
+    late: MultiVectorEncoder, model: SentenceTransformer, ranker: CrossEncoder
 ) -> None:
     """Its results, and the vectors of a query, between its first and its last step; for each kind of request."""
     texts = [f"{i} the cat sat on the mat in the sun " * 4 for i in range(60)]
-    with Engine({"late": encoder, "small": model, "rank": ranker}) as engine:
-        late, small, rank = (cast(Any, engine.models[name]) for name in ("late", "small", "rank"))
+    with Engine({"late": late, "small": model, "rank": ranker}) as engine:
+        tokens, small, rank = (cast(Any, engine.models[name]) for name in ("late", "small", "rank"))
         for prepared in (
             small.prepare(texts, VectorOptions()),
             small.prepare(texts, VectorOptions(dimensions=2)),
@@ -113,9 +90,9 @@ def test_what_a_request_holds_is_counted(
             small.prepare(texts, VectorOptions(layers=[0, 1], pooling=["mean", "cls"], truncation="split")),
             small.prepare(texts, VectorOptions(tokens=True)),
             small.prepare(["the cat ", "sat on", " the mat"], VectorOptions(late_chunking=True)),
-            late.prepare(texts, VectorOptions()),
-            late.prepare(texts, VectorOptions(prompt_name="query")),
-            late.prepare_scores("the cat", texts, ScoreOptions()),
+            tokens.prepare(texts, VectorOptions()),
+            tokens.prepare(texts, VectorOptions(prompt_name="query")),
+            tokens.prepare_scores("the cat", texts, ScoreOptions()),
             rank.prepare([("the cat", text) for text in texts], ScoreOptions()),
         ):
             engine.submit(prepared.job).result()
@@ -140,34 +117,9 @@ def test_a_text_whose_vectors_are_not_finite_fails_alone(client: TestClient, mon
     assert post(client, "/rerank", query="the cat", texts=["a", "the mat"]).status_code == 200
 
 
-BAD: list[tuple[str, dict[str, Any], int]] = [
-    ("/embed_all", {"inputs": [LONG], "truncate": False}, 413),
-    ("/rerank", {"query": "a", "texts": [LONG], "truncate": False}, 413),
-    ("/rerank", {"query": LONG, "texts": ["a"], "truncate": False}, 413),
-    ("/embed_all", {"inputs": TEXTS, "input_type": "classification"}, 422),
-    ("/embed_all", {"inputs": TEXTS, "truncate": "split"}, 422),
-    ("/embed_all", {"inputs": [[5, 6]]}, 422),
-    ("/embed_all", {"inputs": TEXTS, "prompt_name": "no"}, 422),
-    ("/embed_all", {"inputs": TEXTS, "input_type": "no"}, 422),
-    ("/embed_all", {"inputs": TEXTS, "layers": [1]}, 422),
-    ("/v1/multi-vector", {"input": TEXTS, "dimensions": 8}, 400),
-    ("/v1/multi-vector", {"input": []}, 400),
-    ("/v1/multi-vector", {"input": TEXTS, "model": "small"}, 400),
-    ("/v1/embeddings", {"input": TEXTS, "model": "late"}, 400),
-    ("/predict", {"inputs": TEXTS, "model": "late"}, 424),
-]
-
-
-@pytest.mark.parametrize("i", range(len(BAD)))
-def test_wrong_requests_are_refused(client: TestClient, i: int) -> None:
-    path, body, status = BAD[i]
-    answer = post(client, path, **body)
-    assert not any(advice in answer.text for advice in ("CrossEncoder", "is_split_into_words", "text_pair="))
-    assert (answer.status_code, bool(message_of(answer))) == (status, True)
-
-
-def test_the_class_is_that_of_the_files(client: TestClient, folders: tuple[Path, Path, Path]) -> None:
-    kinds = [type(load_served(str(folder))).__name__ for folder in folders[:2]]
+def test_the_class_is_that_of_the_files(client: TestClient, late_folder: Path, tmp_path: Path) -> None:
+    folders = (late_folder, stanford(late_folder.parent / "bert", tmp_path / "stanford"))
+    kinds = [type(load_served(str(folder))).__name__ for folder in folders]
     assert kinds == ["MultiVectorEncoder", "MultiVectorEncoder"]
     assert client.get("/info").json()["model_type"] == {"embedding": {"pooling": "none"}}
     assert client.get("/v1/models/late").json()["embedding_dimension"] == 16

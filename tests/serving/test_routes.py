@@ -18,7 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import minibert
-from minibert import CrossEncoder, SentenceTransformer
+from minibert import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 from minibert.compat.bert_serving import BertClient
 from minibert.serving import asgi
 from minibert.serving.asgi import POSTS, app
@@ -50,8 +50,10 @@ def classifier(labels: Path) -> CrossEncoder:
 
 
 @pytest.fixture(scope="module")
-def client(model: SentenceTransformer, ranker: CrossEncoder, classifier: CrossEncoder) -> Iterator[TestClient]:
-    models = {"org/small": model, "labels": classifier, "org/ranker": ranker}
+def client(
+    model: SentenceTransformer, ranker: CrossEncoder, classifier: CrossEncoder, late: MultiVectorEncoder
+) -> Iterator[TestClient]:
+    models = {"org/small": model, "labels": classifier, "org/ranker": ranker, "late": late}
     with Engine(models) as engine, TestClient(app(engine), raise_server_exceptions=False) as made:
         yield made
 
@@ -348,7 +350,7 @@ def test_each_request_finds_a_model_that_can_answer_it(
 ) -> None:
     for path in ("/v1/models", "/models"):
         listed = client.get(path).json()["data"]
-        assert [one["id"] for one in listed] == ["org/small", "labels", "org/ranker"]
+        assert [one["id"] for one in listed] == ["org/small", "labels", "org/ranker", "late"]
         assert (listed[0]["embedding_dimension"], listed[0]["max_input_length"]) == (24, 64)
         for name in ("org/small", "small", "default"):
             assert client.get(f"{path}/{name}").json() == listed[0]
@@ -480,6 +482,8 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/api/show", {"name": "small"}),
     ("/encode", {"texts": [QUERY]}),
     ("/decode", {"ids": [5, 6]}),
+    ("/v1/multi-vector", {"input": TEXTS, "model": "late"}),
+    ("/embed_all", {"inputs": TEXTS, "model": "late"}),
 ]
 FIELDS = {field.encode_name for route in POSTS.values() for field in msgspec.structs.fields(route.struct)}
 
@@ -504,8 +508,7 @@ def test_a_field_that_is_null_is_not_given(client: TestClient, path: str, body: 
 
 
 def test_all_routes_are_among_these() -> None:
-    late = "/v1/multi-vector"  # which needs another model; test_late_interaction.py
-    assert {path for path, _ in BODIES} == POSTS.keys() - {late}
+    assert {path for path, _ in BODIES} == POSTS.keys()
 
 
 def test_equal_values_under_two_names_of_a_field_are_one(client: TestClient) -> None:
@@ -601,52 +604,48 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_a_long_answer_is_written_as_fast_as_its_client_reads(model: SentenceTransformer, written: list[int]) -> None:
-    async def ask(engine: Engine) -> None:
-        async def read(part: bytes) -> None:
-            await asyncio.sleep(0.01)  # more could be written meanwhile
-            assert sum(written) < sum(map(len, caller.parts)) + 4000
-
-        caller = Caller(engine, "/embed", {"inputs": MANY}, read)
-        await caller.run()
-        np.testing.assert_array_equal(np.float32(json.loads(b"".join(caller.parts))), model.encode(MANY))
-
+def asked(model: SentenceTransformer, read: Callable[[Caller], Awaitable[object]]) -> Caller:
+    """Return a client that got a long answer; `read` is called with it after each part."""
     with Engine(model) as engine:
-        asyncio.run(ask(engine))
+        caller = Caller(engine, "/embed", {"inputs": MANY}, lambda _: read(caller))
+        try:
+            asyncio.run(caller.run())
+        finally:
+            assert caller.status == 200
+    return caller
+
+
+def test_a_long_answer_is_written_as_fast_as_its_client_reads(model: SentenceTransformer, written: list[int]) -> None:
+    async def read(caller: Caller) -> None:
+        await asyncio.sleep(0.01)  # more could be written meanwhile
+        assert sum(written) < sum(map(len, caller.parts)) + 4000
+
+    np.testing.assert_array_equal(np.float32(json.loads(b"".join(asked(model, read).parts))), model.encode(MANY))
 
 
 def test_the_rest_of_a_long_answer_is_not_written_for_a_client_that_left(
     model: SentenceTransformer, written: list[int]
 ) -> None:
-    async def ask(engine: Engine) -> None:
-        async def read(part: bytes) -> None:
-            caller.left.set()
-            await asyncio.sleep(0.01)
+    async def leave(caller: Caller) -> None:
+        caller.left.set()
+        await asyncio.sleep(0.01)
 
-        caller = Caller(engine, "/embed", {"inputs": MANY}, read)
-        await caller.run()
-        assert caller.status == 200
-
-    with Engine(model) as engine:
-        asyncio.run(ask(engine))
+    asked(model, leave)
     assert sum(written) < 5000
 
 
 def test_an_error_within_a_long_answer_is_logged_and_ends_it_before_its_end(
     model: SentenceTransformer, caplog: pytest.LogCaptureFixture, written: list[int]
 ) -> None:
-    async def ask(engine: Engine) -> None:
-        async def read(part: bytes) -> None:
-            pass
+    callers = list[Caller]()
 
-        caller = Caller(engine, "/embed", {"inputs": MANY}, read)
-        written.append(-1)
-        with pytest.raises(ArithmeticError, match="a fault"):
-            await caller.run()
-        assert not b"".join(caller.parts).endswith(b"]]")
+    async def read(caller: Caller) -> None:
+        callers.append(caller)
 
-    with Engine(model) as engine:
-        asyncio.run(ask(engine))
+    written.append(-1)
+    with pytest.raises(ArithmeticError, match="a fault"):
+        asked(model, read)
+    assert not b"".join(callers[-1].parts).endswith(b"]]")
     assert "the answer ends within its body" in caplog.text
 
 
@@ -704,6 +703,7 @@ WRONG: list[tuple[bytes, int, int, str]] = [
     (b'{"F": [' + b'"a",' * 2048 + b'"a"]}', 400, 413, "2049 inputs; the limit is 2048"),
     (json.dumps({"F": ["a", LONG], "truncate": False}).encode(), 400, 413, "F[1] has "),
 ]
+LATE: dict[str, Any] = {"inputs": TEXTS, "model": "late"}
 WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v2/embed", {"texts": []}, 400, "texts"),
     ("/v2/embed", {"texts": "a"}, 400, "texts"),
@@ -749,6 +749,19 @@ WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/predict", {"inputs": "a", "truncate": "split"}, 422, "truncate 'split'"),
     ("/predict", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction 'up'"),
     ("/rerank", {"query": "a", "texts": ["b", "c " * 999], "truncate": False}, 413, "texts[1] has 1003 tok"),
+    ("/embed_all", {**LATE, "truncate": False, "inputs": [LONG]}, 413, "inputs[0] has "),
+    ("/rerank", {"query": "a", "texts": [LONG], "truncate": False, "model": "late"}, 413, "texts[0] has "),
+    ("/rerank", {"query": LONG, "texts": ["a"], "truncate": False, "model": "late"}, 413, "query[0] has "),
+    *(("/embed_all", {**LATE, "input_type": kind}, 422, f"input_type '{kind}'") for kind in ("classification", "no")),
+    ("/embed_all", {**LATE, "truncate": "split"}, 422, "'split'"),
+    ("/embed_all", {**LATE, "inputs": [[5, 6]]}, 422, "inputs[0] is a list"),
+    ("/embed_all", {**LATE, "prompt_name": "no"}, 422, "prompt_name 'no'"),
+    ("/embed_all", {**LATE, "layers": [1]}, 422, "layers is not for"),
+    ("/v1/multi-vector", {"input": TEXTS, "dimensions": 8}, 400, "dimensions is not for"),
+    ("/v1/multi-vector", {"input": []}, 400, "input is an empty list"),
+    ("/v1/multi-vector", {"input": TEXTS, "model": "small"}, 400, "the model org/small gives vectors"),
+    ("/v1/embeddings", {"input": TEXTS, "model": "late"}, 400, "the model late gives vectors of tokens"),
+    ("/predict", {"inputs": TEXTS, "model": "late"}, 424, "such as labels"),
 ]
 
 
@@ -767,6 +780,7 @@ def test_wrong_requests_of_other_protocols(client: TestClient, path: str, body: 
     response = post(client, path, body)
     assert response.status_code == status, response.text
     assert part in message_of(response)
+    assert not any(advice in response.text for advice in ("CrossEncoder", "is_split_into_words", "text_pair="))
 
 
 def test_the_shapes_of_errors(client: TestClient) -> None:

@@ -14,9 +14,15 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.compat.bert_serving import BertClient
+from tests.support.checkpoints import sentence_model
 from tests.support.served import Served, served
 
 TEXTS = ["A cat sleeps.", "the bank"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_model(tmp_path_factory.mktemp("client") / "model")
 
 
 @pytest.fixture(scope="module")
