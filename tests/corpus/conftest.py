@@ -26,6 +26,6 @@ def embed(short_model: SentenceTransformer, tmp_path: Path) -> Any:
         if job in ("binary", "google"):
             how |= {"format": job, "layers": [-1]}
             return extract_corpus(model.model, model.tokenizer, [source], f"{tmp_path}/{output}", **how)
-        return embed_corpus(model, [source], f"{tmp_path}/{output}", truncation="silent", **how)
+        return embed_corpus(model, [source], f"{tmp_path}/{output}", **{"truncation": "silent", **how})
 
     return embed

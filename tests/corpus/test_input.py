@@ -393,7 +393,7 @@ def test_no_more_ids_than_the_memory_holds_are_named(
 @pytest.mark.parametrize(
     ("job", "counts"),
     [
-        ("npy", (2000, 10_000)),
+        ("npy", (1000, 9000)),
         *(pytest.param(job, (4000, 40_000), marks=pytest.mark.slow) for job in ("npy", "folder")),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import numpy as np
 import pytest
 
 from minibert import MultiVectorEncoder
-from minibert.corpus.embed import embed_corpus
 from minibert.corpus.readers import VectorFile
 from minibert.corpus.shards import RunFolder
-from minibert.corpus.sources import Source
 from minibert.vectors.multi_vectors import LambdaTokenPooling, TokenPooling, maxsim
 from tests.support.command_line import run
-from tests.support.corpus_runs import contents, text_file, texts_of
+from tests.support.corpus_runs import contents, manifest_of, rows_of, stopped_after, text_file, texts_of
 from tests.support.multi_vectors import bert_folder, native, pylate
 from tests.support.outcomes import peak_of
 from tests.support.report import REPORT
@@ -37,128 +34,57 @@ def model(folder: Path) -> MultiVectorEncoder:
     return MultiVectorEncoder(folder)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Source:
-    (tmp_path / "in").mkdir()
-    return text_file(tmp_path / "in" / "texts.txt", texts_of(45))
-
-
-def silent(_: object) -> None:
-    """Report nothing."""
-
-
-def embed(model: MultiVectorEncoder, source: Source, output: Path | str, **options: Any) -> Any:
-    return embed_corpus(model, [source], output, shard_size=10, report=silent, **options)
+def documents(model: MultiVectorEncoder, texts: list[str]) -> list[np.ndarray]:
+    return [np.asarray(one) for one in model.encode_document(texts, truncation="silent")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_files_hold_the_vectors_of_documents(
-    model: MultiVectorEncoder, source: Source, tmp_path: Path, name: str, dtype: str
+    embed: Any, model: MultiVectorEncoder, tmp_path: Path, name: str, dtype: str
 ) -> None:
-    import pyarrow.parquet
-
-    out = f"{tmp_path}/{name}"
-    summary = embed(model, source, out, on_empty="null", dtype=dtype)
-    given = texts_of(45)
-    expected = [
-        np.zeros((0, 16)) if not text else one for text, one in zip(given, documents(model, given), strict=True)
-    ]
-    assert (summary.n_texts, summary.n_tokens) == (45, sum(map(len, expected)))
-    result: list[Any]
-    if name == "out.npy":
-        lines = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
-        array = np.load(out, mmap_mode="r")
-        assert array.dtype == dtype
-        result = np.split(array, np.cumsum([line["vectors"] for line in lines])[:-1])
-    elif name == "out.jsonl":
-        result = [json.loads(line)["embedding"] for line in Path(out).read_text().splitlines()]
-    else:
-        result = pyarrow.parquet.read_table(out)["embedding"].to_pylist()
-    assert [one is None for one in result] == [not text and name != "out.npy" for text in given]
-    for one, other in zip(result, expected, strict=True):
-        vectors = np.array([] if one is None else one, dtype).reshape(-1, 16)
-        np.testing.assert_array_equal(vectors, other.astype(dtype))
-
-
-def documents(model: MultiVectorEncoder, texts: list[str]) -> list[np.ndarray]:
-    return [np.asarray(one) for one in model.encode_document(texts, truncation="silent")]
+    summary, given = embed(name, model=model, on_empty="null", dtype=dtype), texts_of(45)
+    expected = [one if text else None for text, one in zip(given, documents(model, given), strict=True)]
+    assert (summary.n_texts, summary.n_tokens) == (45, sum(len(one) for one in expected if one is not None))
+    _, found = rows_of(f"{tmp_path}/{name}")
+    assert [one is None for one in found] == [one is None for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        if other is not None:
+            assert getattr(one, "dtype", dtype) == dtype
+            np.testing.assert_array_equal(np.array(one, dtype), other.astype(dtype))
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_resumed_run_has_the_same_bytes(
-    model: MultiVectorEncoder, source: Source, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    embed: Any, model: MultiVectorEncoder, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for part in ("whole", "again"):
         (tmp_path / part).mkdir()
-    embed(model, source, f"{tmp_path}/whole/{name}", on_empty="null")
-    save, saved = RunFolder.save, list[int]()
-
-    def stop(self: RunFolder, number: int, write: Callable[..., Any]) -> Any:
-        if len(saved) == 2:
-            raise OSError("no space")
-        saved.append(number)
-        return save(self, number, write)
-
-    output = f"{tmp_path}/again/{name}"
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "save", stop)
-        with pytest.raises(OSError, match="no space"):
-            embed(model, source, output, on_empty="null")
-    assert embed(model, source, output, on_empty="null", resume=True).n_resumed == 20
+    how: dict[str, Any] = {"model": model, "on_empty": "null"}
+    embed(f"whole/{name}", **how)
+    with stopped_after(2):
+        embed(f"again/{name}", **how)
+    assert embed(f"again/{name}", **how, resume=True).n_resumed == 20
     assert contents(tmp_path / "again") == contents(tmp_path / "whole")
     with pytest.raises(ValueError, match="normalize_embeddings"):
-        embed(model, source, output, on_empty="null", resume=True, normalize_embeddings=True)
-    mask = model[2]
-    monkeypatch.setattr(mask, "skiplist_words", ["cat"])
+        embed(f"again/{name}", **how, resume=True, normalize_embeddings=True)
+    monkeypatch.setattr(model[2], "skiplist_words", ["cat"])
     with pytest.raises(ValueError, match="cat"):
-        embed(model, source, output, on_empty="null", resume=True)
-
-
-@pytest.mark.parametrize("wrong", ["NaN", "one axis", "more vectors", "fewer vectors", "not a count"])
-def test_damaged_files_are_not_searched(model: MultiVectorEncoder, source: Source, tmp_path: Path, wrong: str) -> None:
-    out, index, query = tmp_path / "out.npy", tmp_path / "out.ids.jsonl", np.asarray(model.encode_query("a cat"))
-    embed(model, source, out, on_empty="null")
-    vectors, lines = np.load(out), [json.loads(line) for line in index.read_text().splitlines()]
-    count = lines[0]["vectors"]
-    lines[0]["vectors"] = {"more vectors": count + 1, "fewer vectors": -1, "not a count": "x"}.get(wrong, count)
-    vectors[3] = np.nan if wrong == "NaN" else vectors[3]
-    np.save(out, vectors.ravel() if wrong == "one axis" else vectors)
-    index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    file = unchecked(out)
-    with pytest.raises(ValueError, match="cannot be searched"):
-        file.search(query, 3, maxsim)
-
-
-def unchecked(out: Path) -> VectorFile:
-    """Open a file whose manifest does not have the size of the damaged one."""
-    path = Path(f"{out}.manifest.json")
-    manifest = json.loads(path.read_text())
-    manifest["finished"]["outputs"] = {}
-    path.write_text(json.dumps(manifest))
-    return VectorFile(str(out))
+        embed(f"again/{name}", **how, resume=True)
 
 
 @pytest.mark.parametrize("name", [*OUTPUTS, "texts"])
 def test_search_finds_the_best_documents(
-    model: MultiVectorEncoder,
-    folder: Path,
-    source: Source,
-    tmp_path: Path,
-    name: str,
-    capsys: pytest.CaptureFixture[str],
+    model: MultiVectorEncoder, folder: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = f"{tmp_path}/{name}"
-    chosen = ("-m", str(folder), "--multi-vector")
+    given, out, chosen = texts_of(45), f"{tmp_path}/{name}", ("-m", str(folder), "--multi-vector")
+    texts = text_file(tmp_path / "texts.txt", given).path
     if name != "texts":
-        arguments = ("embed", "-i", source.path, "-o", out, "--on-empty", "null", "--shard-size", "10", *chosen)
-        assert run(capsys, *arguments)[0] == 0
+        assert run(capsys, "embed", "-i", texts, "-o", out, "--on-empty", "null", "--shard-size", "10", *chosen)[0] == 0
         chosen = ()
-    code, printed, _ = run(capsys, "search", "a river bank", source.path if name == "texts" else out, "--json", *chosen)
+    code, printed, _ = run(capsys, "search", "a river bank", texts if name == "texts" else out, "--json", *chosen)
     assert code == 0
-    given = texts_of(45)
-    query = model.encode_query("a river bank")
-    scores = np.array(model.similarity(query, documents(model, given)))[0]
+    scores = np.array(model.similarity(model.encode_query("a river bank"), documents(model, given)))[0]
     scores[[not text for text in given]] = -np.inf
     best = np.argsort(-scores, kind="stable")[:5]
     hits = [json.loads(line) for line in printed.splitlines()]
@@ -168,27 +94,24 @@ def test_search_finds_the_best_documents(
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_shard_holds_numbers_and_not_texts(
-    model: MultiVectorEncoder, source: Source, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    embed: Any, model: MultiVectorEncoder, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shard ends when it may have so many numbers. The vectors are those of larger shards."""
+    save, saved = RunFolder.save, list[int]()
+
+    def counting(self: RunFolder, *arguments: Any) -> Any:
+        counts = save(self, *arguments)
+        saved.append(counts.n_tokens * 16)
+        return counts
+
+    monkeypatch.setattr(RunFolder, "save", counting)
+    longest = 16 * max(map(len, documents(model, texts_of(45))))
     for part, most in (("large", 2**22), ("small", 600)):
         (tmp_path / part).mkdir()
-        saved = list[int]()
-        save = RunFolder.save
-
-        def counting(
-            self: RunFolder, number: int, write: Callable[..., Any], save: Any = save, saved: Any = saved
-        ) -> Any:
-            counts = save(self, number, write)
-            saved.append(counts.n_tokens * 16)
-            return counts
-
-        with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "save", counting)
-            patch.setattr("minibert.corpus.sources.SHARD_NUMBERS", most)
-            summary = embed_corpus(model, [source], f"{tmp_path}/{part}/{name}", report=silent, on_empty="null")
-        assert (summary.n_texts, len(saved) > 5) == (45, part == "small")
-        longest = 16 * max(map(len, documents(model, texts_of(45))))
+        saved.clear()
+        monkeypatch.setattr("minibert.corpus.sources.SHARD_NUMBERS", most)
+        assert embed(f"{part}/{name}", model=model, on_empty="null", shard_size=10_000).n_texts == 45
+        assert (len(saved) > 5) == (part == "small")
         assert max(saved) < most + longest
     query = np.asarray(model.encode_query("a cat"))
     found = [VectorFile(f"{tmp_path}/{part}/{name}").search(query, 50, maxsim) for part in ("large", "small")]
@@ -229,7 +152,7 @@ class Unnamed(TokenPooling):
 
 
 @pytest.mark.parametrize("make", [lambda: LambdaTokenPooling(every_second), lambda: Unnamed(2)])
-def test_a_manifest_is_the_same_in_another_process(folder: Path, source: Source, tmp_path: Path, make: Any) -> None:
+def test_a_manifest_is_the_same_in_another_process(embed: Any, folder: Path, tmp_path: Path, make: Any) -> None:
     """Functions and objects have other addresses there; here they are others because both are alive."""
     one, other = (MultiVectorEncoder(folder).append(make()) for _ in range(2))
     pooling = other[len(other) - 1]
@@ -237,33 +160,32 @@ def test_a_manifest_is_the_same_in_another_process(folder: Path, source: Source,
         pooling.pool_fn = types.FunctionType(every_second.__code__, {}, "every_second")
         pooling.pool_fn.__qualname__ = every_second.__qualname__
     assert repr(one[len(one) - 1]) != repr(pooling)
-    out = tmp_path / "out.npy"
-    embed(one, source, out)
-    assert "0x" not in json.dumps(json.loads(Path(f"{out}.manifest.json").read_text())["settings"])
-    assert embed(other, source, out, resume=True) is None
+    embed(model=one)
+    assert "0x" not in json.dumps(manifest_of(tmp_path / "out.npy")["settings"])
+    assert embed(model=other, resume=True) is None
     with pytest.raises(ValueError, match="step" if isinstance(pooling, Unnamed) else "modules"):
-        embed(MultiVectorEncoder(folder).append(Unnamed(3)), source, out, resume=True)
+        embed(model=MultiVectorEncoder(folder).append(Unnamed(3)), resume=True)
 
 
-def test_options_for_sentence_vectors_are_refused(
-    model: MultiVectorEncoder, folder: Path, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for options in ({"pooling": "cls"}, {"layers": [1]}, {"truncation": "split"}, {"truncate_dim": 3}):
-        with pytest.raises((TypeError, ValueError), match=next(iter(options))):
-            embed(model, source, tmp_path / "out.npy", **options)
-    for arguments in (("--pooling", "cls"), ("-o", "out.npy"), ("--truncate-dim", "3"), ("--precision", "int8")):
-        assert run(capsys, "embed", "a cat", "--multi-vector", "-m", str(folder), *arguments)[0] != 0
-    assert run(capsys, "embed", "a cat", "-m", str(folder))[0] != 0
-    code, printed, _ = run(capsys, "embed", "a cat", "--multi-vector", "-m", str(folder))
+@pytest.mark.parametrize("options", [{"pooling": "cls"}, {"layers": [1]}, {"truncation": "split"}, {"truncate_dim": 3}])
+def test_options_for_sentence_vectors_are_refused(embed: Any, model: MultiVectorEncoder, options: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+        embed(model=model, **options)
+
+
+def test_the_command_line(model: MultiVectorEncoder, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ("embed", "a cat", "-m", str(folder))
+    for words in (("--pooling", "cls"), ("-o", "out.npy"), ("--truncate-dim", "3"), ("--precision", "int8")):
+        assert run(capsys, *start, "--multi-vector", *words)[0] != 0
+    assert run(capsys, *start)[0] != 0
+    code, printed, _ = run(capsys, *start, "--multi-vector")
     assert code == 0
-    np.testing.assert_array_equal(
-        np.array(json.loads(printed)["embedding"], np.float32), model.encode_document("a cat")
-    )
+    found = np.array(json.loads(printed)["embedding"], np.float32)
+    np.testing.assert_array_equal(found, model.encode_document("a cat"))
 
 
-def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(embed: Any, tmp_path: Path) -> None:
     short = MultiVectorEncoder(native(bert_folder(tmp_path / "bert"), tmp_path / "model", document_length=20))
-    source = text_file(tmp_path / "texts.txt", ["a cat", "the river " * 30])
     with pytest.raises(ValueError, match="20"):
-        embed(short, source, tmp_path / "out.npy", truncation="error")
+        embed("out.npy", text_file(tmp_path / "b.txt", ["a cat", "the river " * 30]), model=short, truncation="error")
     assert not (tmp_path / "out.npy").exists()

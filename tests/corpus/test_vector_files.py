@@ -149,6 +149,18 @@ def test_ids_of_another_count_than_the_vectors_are_refused(tmp_path: Path, lines
         best(path, np.array(GOOD[:2], np.float32) if multi_vector else QUERY)
 
 
+@pytest.mark.parametrize(
+    ("count", "shape"), [("x", (9, WIDTH)), (-1, (9, WIDTH)), (1, (9 * WIDTH,)), (1, (9, 2, WIDTH // 2))]
+)
+def test_an_array_or_an_index_of_another_kind_is_refused(tmp_path: Path, count: Any, shape: tuple[int, ...]) -> None:
+    path = as_npy(tmp_path, [[row] for row in GOOD], True)
+    np.save(path, np.array(GOOD, np.float32).reshape(shape))
+    lines = [{"row": i, "id": i, "vectors": count if i == 4 else 1} for i in range(9)]
+    (tmp_path / "v.ids.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(ValueError, match="cannot be searched"):
+        best(path, np.array(GOOD[:2], np.float32))
+
+
 @pytest.mark.parametrize("name", ["embedding", "embeddings", "vector", "vectors"])
 def test_the_usual_names_of_a_column_of_vectors_are_seen(tmp_path: Path, name: str) -> None:
     path, texts = tmp_path / "v.parquet", [f"text {i}" for i in range(9)]
