@@ -177,8 +177,8 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 def is_masked(value: object) -> bool:
     """Return whether a value is a masked array; without importing numpy.ma, because that takes 20 ms."""
-    masked = sys.modules.get("numpy.ma")
-    return masked is not None and isinstance(value, masked.MaskedArray)
+    # While another thread imports it, the module is there and the class is not.
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def as_array(name: str, values: object, remedy: str = "All vectors must have one length.") -> npt.NDArray[Any]:

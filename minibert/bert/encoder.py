@@ -45,7 +45,7 @@ from typing import TypeAlias
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionInput, LookUp, Ops, PreparedLinear, Queries
+from minibert.bert.ops import AttentionInput, LookUp, Ops, PreparedLinear, Queries, look_up
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
@@ -88,11 +88,12 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
 
     A batch with `inputs_embeds` brings its own word vectors, one per token; its token_ids are then 0, 1, ..., T - 1.
     """
-    table = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
+    # A large table of words is in a file, from which the rows of these words are read.
+    words = look_up(weights.words if batch.inputs_embeds is None else batch.inputs_embeds, batch.token_ids)
     tables = (weights.token_type_embeddings, batch.token_types), (weights.position_embeddings, batch.positions)
     # Some families do not have token types. If the positions are rotary, attention reads them, and there is no table.
     added = [LookUp(rows, ids) for rows, ids in tables if rows is not None]
-    x = ops.embed(LookUp(table, batch.token_ids), *added)  # (T, H)
+    x = ops.embed(words, *added)  # (T, H)
     x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
     # ELECTRA's embeddings have fewer features, and a linear map makes H of them.
     return x if weights.embeddings_project is None else ops.linear(x, weights.embeddings_project)  # (T, H)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +116,27 @@ class LookUp(NamedTuple):
     ids: IntArray
 
 
+class StoredRows(Protocol):
+    """A table in a file. The rows that are needed are read; NumPy reads the whole table, as an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the table."""
+
+    def look_up(self, ids: IntArray) -> tuple[FloatArray, IntArray]:
+        """Return some rows of the table, those of `ids` among them, and the place of each id in them."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray: ...
+
+
+Table: TypeAlias = FloatArray | StoredRows
+
+
+def look_up(table: Table, ids: IntArray) -> LookUp:
+    """Return the look-up of ids, of any shape, in a table; from a file, its table has only some of the rows."""
+    return LookUp(table, ids) if isinstance(table, np.ndarray) else LookUp(*table.look_up(ids))
+
+
 class AttentionOutput(NamedTuple):
     """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not requested.
 
@@ -201,9 +222,9 @@ class Prepare(Protocol):
 class Embed(Protocol):
     """The sum of up to three look-ups, of shape (T, H): words, then token types and positions if the model adds them.
 
-    The table of `words` is that of word embeddings (V, H), or the inputs_embeds of the batch (T, H). A forward calls
-    `embed` once; the path of its module is "embeddings". The arguments have no keywords, so a wrapper may take them as
-    one tuple.
+    The table of `words` is that of word embeddings (V, H), or some of its rows, or the inputs_embeds of the batch
+    (T, H); the ids are the places of the words in it. A forward calls `embed` once; the path of its module is
+    "embeddings". The arguments have no keywords, so a wrapper may take them as one tuple.
     """
 
     def __call__(self, words: LookUp, /, *added: LookUp) -> FloatArray: ...

@@ -12,7 +12,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import Family
-from minibert.bert.ops import AttentionInput, LayerNorm, PreparedLinear, Queries, RelativeBias, Rotation, Window
+from minibert.bert.ops import AttentionInput, LayerNorm, PreparedLinear, Queries, RelativeBias, Rotation, Table, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.rotary import Rotary
 
@@ -90,7 +90,8 @@ class Weights:
     Parameters
     ----------
     config : BertConfig
-    word_embeddings : ndarray of shape (V, H); in ELECTRA the embeddings have `embedding_size` features instead of H
+    words : Table of shape (V, H)      the word embeddings, an array or in a file; see `word_embeddings`. In ELECTRA the
+                                       embeddings have `embedding_size` features instead of H
     position_embeddings : ndarray of shape (P, H), or None if the positions are rotary
     token_type_embeddings : ndarray of shape (type_vocab_size, H), or None if there are no token types
     embeddings_norm : LayerNorm
@@ -109,7 +110,7 @@ class Weights:
     """
 
     config: BertConfig
-    word_embeddings: FloatArray
+    words: Table
     embeddings_norm: LayerNorm
     layers: tuple[LayerWeights, ...]
     pooler: PreparedLinear | None
@@ -141,6 +142,11 @@ class Weights:
                     raise ValueError(f"{path}{field} has shape {shape}; the config says {expected}.")
                 if not stack[0].is_table and part.bias.shape != expected[:1]:
                     raise ValueError(f"{path}{field}.bias has shape {part.bias.shape}; expected {expected[:1]}.")
+
+    @property
+    def word_embeddings(self) -> FloatArray:
+        """The table of words as an array, (V, H); if it is in a file, it is read as a whole."""
+        return np.asarray(self.words)
 
     def parts(self, head: str | None) -> Iterator[tuple[str, Any, tuple[Row, ...]]]:
         """Yield the parts of the model, and those of a class in `HEADS`, in the order of the forward.
@@ -177,7 +183,7 @@ class Row:
 
 _H, _F, _E = "hidden_size", "intermediate_size", "embedding_size"
 EMBEDDING_ROWS = (
-    Row("embeddings.word_embeddings", "word_embeddings", ("vocab_size", _E), False, True),
+    Row("embeddings.word_embeddings", "words", ("vocab_size", _E), False, True),
     Row("embeddings.position_embeddings", "position_embeddings", ("max_position_embeddings", _E), False, True),
     Row("embeddings.token_type_embeddings", "token_type_embeddings", ("type_vocab_size", _E), False, True),
     Row("embeddings.LayerNorm", "embeddings_norm", (_E,)),
@@ -316,8 +322,8 @@ def head_rows(config: BertConfig, name: str) -> tuple[Row, ...]:
 class TensorSource(Protocol):
     """The numbers of a model by their names in BERT: those of a checkpoint, of a shared file, or of none."""
 
-    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> FloatArray:
-        """Return the tensors with these names, stacked by rows to one array of this shape."""
+    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> Any:
+        """Return the tensors with these names, stacked by rows to one array of this shape; the words as a `Table`."""
 
     def linear(
         self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
@@ -352,13 +358,14 @@ def read_pooler(config: BertConfig, tensors: TensorSource) -> dict[str, Any]:
     return _assemble(tensors, POOLER_ROWS, "", config)
 
 
-def read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tensors: TensorSource) -> HeadWeights:
-    """Read the modules of a class in `HEADS`."""
+def read_head(head: str, weights: Weights, tensors: TensorSource) -> HeadWeights:
+    """Read the modules of a class in `HEADS`, for a model with these weights."""
+    config = weights.config
     rows = head_rows(config, head)
     fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != DECODER], "", config)
     for row in rows:
         if row.path == DECODER:
-            fields["decoder"], fields["tied"] = tensors.decoder(DECODER, word_embeddings, row.bias)
+            fields["decoder"], fields["tied"] = tensors.decoder(DECODER, weights.word_embeddings, row.bias)
     return HeadWeights(head, **fields)
 
 

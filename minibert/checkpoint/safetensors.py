@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from minibert._utils.files import JSON_LIMIT, parse_json, write_whole
-from minibert._utils.validation import FloatArray, brief
+from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 
 # Bits of every dtype that a safetensors file can hold; the offset of each tensor depends on them.
@@ -137,7 +137,7 @@ def fill(file: BinaryIO, view: memoryview) -> None:
         filled += got
 
 
-def write_safetensors(path: str | os.PathLike[str], arrays: Iterable[tuple[str, FloatArray]]) -> None:
+def write_safetensors(path: str | os.PathLike[str], arrays: Iterable[tuple[str, Any]]) -> None:
     """Write named arrays as float32 into one safetensors file; the file gets its name when it is complete."""
     import safetensors.numpy
 

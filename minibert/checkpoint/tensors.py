@@ -16,10 +16,10 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor, file_state, fill, read_exactly, read_header
 from minibert.errors import ModelFormatError
 
-_BUFFER_BYTES = 4 * 2**20
+BUFFER_BYTES = 4 * 2**20
 
 # The dtypes that minibert reads: the NumPy dtype of a stored value, and the conversion to float32.
-_READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
+READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
     "F32": (np.dtype("<f4"), lambda stored: stored),
     "F64": (np.dtype("<f8"), np.errstate(over="ignore")(lambda stored: stored.astype(np.float32))),
     "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
@@ -27,7 +27,7 @@ _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
     "BF16": (np.dtype("<u2"), lambda stored: (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)),
 }
 
-DTYPES = tuple(_READERS)
+DTYPES = tuple(READERS)
 """The dtypes that minibert reads, by safetensors' names."""
 
 # A product of query and key grows with the fourth power of the weights. With larger weights it may overflow
@@ -72,9 +72,9 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
         The tensor holds NaN, infinity or a number beyond 10^6; or the file cannot be read, or has changed since its
         header was read.
     """
-    stored, to_float32 = _READERS[tensor.dtype]
+    stored, to_float32 = READERS[tensor.dtype]
     flat = target.reshape(-1)
-    step = _BUFFER_BYTES // stored.itemsize
+    step = BUFFER_BYTES // stored.itemsize
     try:
         with open(tensor.path, "rb", buffering=0) as file:
             file.seek(tensor.offset)
@@ -87,18 +87,22 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
                     fill(file, part.view(np.uint8).data)
                 else:
                     part[:] = to_float32(np.frombuffer(read_exactly(file, part.size * stored.itemsize), dtype=stored))
-                if not -_LARGEST_WEIGHT <= part.min() <= part.max() <= _LARGEST_WEIGHT:  # nor if one is NaN
-                    wrong = int(np.argmin(np.abs(part) <= _LARGEST_WEIGHT))
-                    index = np.unravel_index(first + wrong, target.shape)
-                    raise ModelFormatError(
-                        f"{tensor.path}: tensor {tensor.name} holds {part[wrong]} at "
-                        f"{[int(i) for i in index]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
-                        f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
-                    )
+                check_numbers(tensor, part, first.__add__)
             if file_state(file) != tensor.state:
                 raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
     except OSError as error:
         raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}.") from error
+
+
+def check_numbers(tensor: StoredTensor, part: FloatArray, place: Callable[[int], int]) -> None:
+    """Raise a ModelFormatError if a number of a part is not a weight; `place` is that of the i-th one in the tensor."""
+    if not -_LARGEST_WEIGHT <= part.min() <= part.max() <= _LARGEST_WEIGHT:  # nor if one is NaN
+        wrong = int(np.argmin(np.abs(part) <= _LARGEST_WEIGHT))
+        index = [int(i) for i in np.unravel_index(place(wrong), tensor.shape)]
+        raise ModelFormatError(
+            f"{tensor.path}: tensor {tensor.name} holds {part.flat[wrong]} at {index}; a weight must be finite, and "
+            f"between -{_LARGEST_WEIGHT:g} and {_LARGEST_WEIGHT:g}. The file was saved from a broken model."
+        )
 
 
 def _read_view(file: BinaryIO, tensor: StoredTensor, stored: np.dtype[Any], strides: tuple[int, ...]) -> np.ndarray:

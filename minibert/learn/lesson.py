@@ -76,7 +76,9 @@ class Lesson:
         self.inputs: dict[str, Any] = {key: np.asarray(value) for key, value in encoded.items()}
         names = ("num_hidden_layers", "num_attention_heads", "layer_norm_eps")
         self.config: dict[str, Any] = {name: getattr(config, name) for name in names}
-        self.weights = {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights)}
+        self.weights = {
+            name.removeprefix("bert."): np.asarray(array) for name, array in named_arrays(self.model.weights)
+        }
 
     @functools.cache  # noqa: B019 (a lesson lives as long as its process)
     def right(self, exercise: str, index: int, *, plain: bool = False) -> list[Any]:

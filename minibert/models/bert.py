@@ -19,7 +19,7 @@ from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import Scores, holds_tensor, to_tensor
 from minibert._utils.validation import FloatArray, IntArray, check_int
 from minibert.bert import encoder, ops
-from minibert.bert.ops import Ops
+from minibert.bert.ops import Ops, Table, look_up
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
 from minibert.models.inputs import as_vectors, check_ids, ordered_inputs, pack, usable_rows
@@ -110,19 +110,22 @@ class Embedding(Fixed):
     Parameters
     ----------
     name : str                             used in messages
-    weight : ndarray of shape (rows, H)    float32, read-only
+    table : Table of shape (rows, H)       float32, read-only
     """
 
     name: str
 
-    def __init__(self, name: str, weight: FloatArray) -> None:
+    def __init__(self, name: str, table: Table) -> None:
         self.name = name
-        self._weight = weight
+        self._table = table
 
-    @property
+    @functools.cached_property
     def weight(self) -> FloatArray:
-        """The table: an array that shares the model's memory and also has a tensor's `detach` and `numpy`."""
-        return self._weight.view(Scores)
+        """The table: an array that shares the model's memory and also has a tensor's `detach` and `numpy`.
+
+        If the table is in a file, all of it is read, and kept from then on.
+        """
+        return np.asarray(self._table).view(Scores)
 
     def __call__(self, ids: npt.ArrayLike) -> FloatArray:
         """Look up integer ids of any shape; return a new float32 array (for a tensor: a tensor), ids.shape + (H,).
@@ -132,11 +135,11 @@ class Embedding(Fixed):
         TypeError, ValueError
             The ids are not integers, or not in [0, rows); the message says where.
         """
-        rows = self._weight[check_ids(f"{self.name} ids", ids, len(self._weight), "rows", ndim=None)]
-        return _like([ids], rows)
+        found = look_up(self._table, check_ids(f"{self.name} ids", ids, self._table.shape[0], "rows", ndim=None))
+        return _like([ids], found.table[found.ids])
 
     def __repr__(self) -> str:
-        return f"Embedding({self.name}, {self._weight.shape[0]} x {self._weight.shape[1]})"
+        return f"Embedding({self.name}, {self._table.shape[0]} x {self._table.shape[1]})"
 
 
 class LayerNorm(Fixed):
@@ -189,7 +192,7 @@ class BertEmbeddings(Fixed):
     def __init__(self, weights: Weights, ops: Ops) -> None:
         self._weights = weights
         self._ops = ops
-        self.word_embeddings = Embedding("word_embeddings", weights.word_embeddings)
+        self.word_embeddings = Embedding("word_embeddings", weights.words)
         for name in ("position_embeddings", "token_type_embeddings"):
             table = getattr(weights, name)
             setattr(self, name, None if table is None else Embedding(name, table))

@@ -13,14 +13,15 @@ from minibert._utils.keywords import MODEL_KEYWORDS, check_keywords, check_remot
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.families import Family
-from minibert.bert.ops import Linear, PreparedLinear
+from minibert.bert.ops import Linear, PreparedLinear, Table
 from minibert.bert.weights import HEADS, TensorSource, Weights, head_of, read_encoder, read_head, read_pooler, zeros_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
+from minibert.checkpoint.table import stored_table
 from minibert.checkpoint.tensors import read_tensor
 from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Restored, Sharing, noted_arrays
-from minibert.models.stored import open_model
+from minibert.models.stored import WORDS, open_model
 
 _Prepare: TypeAlias = Callable[[Linear], PreparedLinear]
 _Part = TypeVar("_Part")
@@ -89,9 +90,10 @@ def load_weights(
 
     Notes
     -----
-    Memory: the weights, the memory that `prepare` allocates for one map, and a buffer of 4 MB. The files are read, not
-    mapped, so the weights do not change when a file is replaced or truncated later. A decoder that equals the word
-    embeddings is not kept a second time, in addition to what `prepare` makes of it.
+    Memory: the weights, the memory that `prepare` allocates for one map, and a buffer of 4 MB. A large table of words
+    stays in its file (checkpoint/table.py). The files are read, not mapped: when one is deleted or replaced later,
+    nothing changes, and when it is written to, the next row of words that is read from it is an error. A decoder that
+    equals the word embeddings is not kept a second time, in addition to what `prepare` makes of it.
     """
     stored = open_model(files, config.family)
     stored.adapt(config)
@@ -119,7 +121,7 @@ def load_weights(
     if pooler:
         parts |= read_pooler(config, FromFiles(stored.tensors, prepare))
     if head is not None:
-        read = functools.partial(read_head, config, head, weights.word_embeddings)
+        read = functools.partial(read_head, head, weights)
         parts["head"] = shared(head, read, large="words" in HEADS[head].result_kinds)
     return dataclasses.replace(weights, **parts)
 
@@ -145,16 +147,17 @@ class FromFiles:
 
     def __init__(self, tensors: Mapping[str, StoredTensor], prepare: _Prepare, balanced: bool = False) -> None:
         self._tensors, self._prepare, self._balanced = tensors, prepare, balanced
-        self._noted: dict[str, FloatArray | PreparedLinear] = {}
+        self._noted: dict[str, Table | PreparedLinear] = {}
 
     def arrays(self, read: Callable[[TensorSource], object]) -> dict[str, FloatArray]:
         """Return all that a function reads, as `Restored` needs it."""
         read(self)
         return noted_arrays(self._noted)
 
-    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> FloatArray:
+    def array(self, names: Sequence[str], shape: tuple[int, ...]) -> Table:
         """Read the tensors with these names, whose shapes were compared before, stacked by rows."""
-        array = self._noted[" ".join(names)] = self._read(names)
+        table = stored_table(self._tensors[names[0]]) if names[0] == f"{WORDS}.weight" else None
+        self._noted[" ".join(names)] = array = table or self._read(names)
         return array
 
     def linear(

@@ -11,14 +11,16 @@ import os
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
+import numpy as np
+
 import minibert.models.tracing as tracing
 from minibert._utils.files import make_folder
 from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
 from minibert._utils.torch_interop import to_tensor, torch_is_loaded
-from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, NAMES, Family, bert_class
 from minibert.bert.low_precision import compute_type_of
+from minibert.bert.ops import Table
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
@@ -59,7 +61,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
     @property
     def shared_weights(self) -> bool:
         """True if the weights are in the file that processes share, False if this process has its own copy."""
-        return is_mapped(self.weights.word_embeddings)
+        return is_mapped(self.weights.embeddings_norm.weight)
 
     @classmethod
     @lists_keywords()
@@ -158,7 +160,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
         rows = [row for _, _, rows in self.weights.parts(self.head_name) for row in rows]
         tied = "words" in self.result_kinds and head is not None and head.tied
         count = sum(math.prod(row.sizes(config)) + row.bias * row.sizes(config)[0] for row in rows)
-        return count - tied * self.weights.word_embeddings.size
+        return count - tied * math.prod(self.weights.words.shape)
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Yield the name in the checkpoint and the values of each trained array.
@@ -220,9 +222,10 @@ class BertPreTrainedModel(ModelBase[_Output]):
         )
 
 
-def _copy(array: FloatArray) -> Any:
-    """Copy an array: into a tensor if torch is loaded."""
-    return to_tensor(array.copy()) if torch_is_loaded() else array.copy()
+def _copy(table: Table) -> Any:
+    """Copy an array, or a table in a file: into a tensor if torch is loaded."""
+    array = np.array(table)
+    return to_tensor(array) if torch_is_loaded() else array
 
 
 @functools.cache

@@ -84,13 +84,13 @@ _PATIENCE_SECONDS = 300.0
 
 def noted_arrays(noted: Mapping[str, object]) -> dict[str, FloatArray]:
     """Return the arrays that `Restored` needs from a model's tensors and packed linear maps, by name."""
-    arrays = {}
+    arrays: dict[str, FloatArray] = {}
     for name, value in noted.items():
-        if isinstance(value, np.ndarray):
-            arrays[name] = value
-        else:
+        if hasattr(value, "panels"):
             packed = cast("PackedLinear", value)  # the kernels' `prepare` returned it
             arrays |= {f"{name}.panels": packed.panels, f"{name}.bias": packed.bias}
+        else:
+            arrays[name] = np.asarray(value)
     return arrays
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, Family, architectures
-from minibert.bert.ops import LayerNorm, PreparedLinear
+from minibert.bert.ops import LayerNorm, Table
 from minibert.bert.weights import DECODER, HEADS, POOLER_ROWS, Row, Weights, head_of, head_rows, layer_rows, stored_rows
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
@@ -29,7 +28,7 @@ _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 # What the names of the model's tensors begin with; DistilBERT, ELECTRA and rotary models have the last four.
 _MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_project.", "layers.", "final_norm.")
 
-_WORDS = "embeddings.word_embeddings"
+WORDS = "embeddings.word_embeddings"
 
 # Published files have these modules also where the model does not, and transformers ignores them there.
 _STRAY = ("embeddings_project", "embeddings.token_type_embeddings")
@@ -198,7 +197,7 @@ class StoredModel:
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name.rpartition(".")[0] not in absent}
         decoder = self._stored.get(f"{self._decoder('BertForMaskedLM')}.weight")
         if config.tie_word_embeddings and decoder is not None:
-            self.tensors.setdefault(f"{_WORDS}.weight", decoder)
+            self.tensors.setdefault(f"{WORDS}.weight", decoder)
 
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
@@ -317,15 +316,17 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
         raise ModelFormatError(f"{files.source} holds several models ({listed}). Save the one that you need alone.")
     names = ", ".join(sorted(tensors)[:3]) or "nothing"
     raise ModelFormatError(
-        f"{files.source} is not a BERT checkpoint: {_WORDS}.weight is not among its tensors ({names}, ...)."
+        f"{files.source} is not a BERT checkpoint: {WORDS}.weight is not among its tensors ({names}, ...)."
     )
 
 
 # --- the names of weights, for saving ---------------------------------------------------------------------------------
 
 
-def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[str, FloatArray]]:
+def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[str, Table]]:
     """Yield the name in the checkpoint and the values of each array of BERT, in the order of the forward pass.
+
+    The table of words may be in a file: NumPy reads it.
 
     With a class of `HEADS`, the names begin with "bert." or the field of another family, and the arrays of its head
     follow. A tied decoder's weight is not given a second time.
@@ -345,11 +346,11 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
             yield from ((name, array) for name in dict.fromkeys(names))
 
 
-def _arrays_of(owner: Any, rows: Iterable[Row], family: Family) -> Iterator[tuple[str, str, FloatArray]]:
+def _arrays_of(owner: Any, rows: Iterable[Row], family: Family) -> Iterator[tuple[str, str, Table]]:
     """Yield the path, "weight" or "bias", and the array of the fields that the rows name, each field once."""
     for field, row in {row.field: row for row in rows}.items():
-        part: PreparedLinear | LayerNorm | FloatArray = getattr(owner, field)
-        if isinstance(part, np.ndarray):
+        part: Any = getattr(owner, field)
+        if row.is_table:
             yield row.path, "weight", part
             continue
         paths = (part.path,) if isinstance(part, LayerNorm) else part.paths

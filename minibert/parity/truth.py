@@ -135,7 +135,9 @@ class Subject:
     def weights(self) -> Mapping[str, FloatArray]:
         """Return the arrays of the checkpoint by their names, without the prefix of the family, such as "bert."."""
         prefix = f"{self.config.family.field}."
-        return {name.removeprefix(prefix): array for name, array in named_arrays(self.model.weights, self.head)}
+        return {
+            name.removeprefix(prefix): np.asarray(array) for name, array in named_arrays(self.model.weights, self.head)
+        }
 
     def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         """Check inputs, and pack them without padding."""

@@ -235,7 +235,7 @@ class _Recorder:
         if sizes.pooler:
             made = dataclasses.replace(made, **weights.read_pooler(config, nothing))
         if sizes.head is not None:
-            made = dataclasses.replace(made, head=weights.read_head(config, sizes.head, made.word_embeddings, nothing))
+            made = dataclasses.replace(made, head=weights.read_head(sizes.head, made, nothing))
         self._modules = {f"{scope}{row.path}" for scope, _, rows in made.parts(sizes.head) for row in rows}
         self._norms = {path for path in self._modules if path.endswith(".LayerNorm")}
         ops, parts = Ops(lambda linear: linear, self.embed, self.linear, self.attention, self.layer_norm), []

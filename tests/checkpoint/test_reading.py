@@ -59,7 +59,7 @@ def test_every_finite_half_is_widened_exactly(
     patterns = patterns[(patterns & 0x7FFF) < infinity].reshape(-1, 8)
     expected = torch.from_numpy(patterns.view(np.int16)).view(torch_dtype).to(torch.float32).numpy()
     assert len(patterns) > 7000
-    stored_dtype, widen = tensors_module._READERS[dtype]
+    stored_dtype, widen = tensors_module.READERS[dtype]
     np.testing.assert_array_equal(widen(patterns.view(stored_dtype)).view(np.uint32), expected.view(np.uint32))
 
     usable = (np.abs(expected) <= 1e6).all(axis=1)  # a model with larger weights is refused
@@ -76,7 +76,7 @@ def test_dtypes_may_be_mixed_in_one_file(arrays: Arrays, write: Write) -> None:
     weights = BertModel.from_pretrained(write(mixed)).weights
     query = [mixed[f"encoder.layer.1.attention.self.{part}.weight"] for part in ("query", "key", "value")]
     assert {dtype for dtype, _ in query} == {"F32", "F16", "BF16"}
-    widened = [tensors_module._READERS[dtype][1](array) for dtype, array in query]
+    widened = [tensors_module.READERS[dtype][1](array) for dtype, array in query]
     np.testing.assert_array_equal(weights.layers[1].query_key_value.weight, np.concatenate(widened))
 
 
@@ -186,8 +186,8 @@ def test_changes_of_the_file_after_loading_change_nothing(
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_a_tensor_is_read_through_a_small_buffer(tensors: Tensors, write: Write, dtype: str) -> None:
-    words = np.ones((1_000_000, 8), dtype=np.float32)
-    path = write({**tensors, NAMES[0]: stored(words, dtype)}, vocab_size=len(words))
+    positions = np.ones((1_000_000, 8), dtype=np.float32)
+    path = write({**tensors, NAMES[1]: stored(positions, dtype)}, max_position_embeddings=len(positions))
     files, config = locate(path), BertConfig.from_pretrained(path)
     tracemalloc.start()
     try:
@@ -195,8 +195,8 @@ def test_a_tensor_is_read_through_a_small_buffer(tensors: Tensors, write: Write,
         steady, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    np.testing.assert_array_equal(weights.word_embeddings, words)
-    assert steady >= words.nbytes
+    np.testing.assert_array_equal(weights.position_embeddings, positions)
+    assert steady >= positions.nbytes
     assert peak - steady < 16e6  # 4 MB of the file, the same in float32, and the array of the check for finite values
 
 

@@ -178,8 +178,8 @@ def test_the_limits_of_ids_cannot_be_changed(model: BertModel) -> None:
     weights = model.weights
     norm = LayerNorm("norm", np.ones(9, np.float32), np.ones(9, np.float32), 1e-12)
     for changes, message in (
-        ({"config": dataclasses.replace(model.config, vocab_size=40_000)}, r"word_embeddings has .*40000"),
-        ({"word_embeddings": weights.word_embeddings[:10]}, r"word_embeddings has shape \(10, 24\)"),
+        ({"config": dataclasses.replace(model.config, vocab_size=40_000)}, r"words has .*40000"),
+        ({"words": weights.word_embeddings[:10]}, r"words has shape \(10, 24\)"),
         ({"position_embeddings": weights.position_embeddings[:16]}, r"position_embeddings has shape \(16, 24\)"),
         ({"layers": weights.layers[:1]}, "There are 1 layers; the config says 2"),
         ({"embeddings_norm": norm}, "norm has shape"),
