@@ -1,6 +1,6 @@
 """Small processes that embed, as the memories of agents start them: one model in each, all at once.
 
-    python -m benchmarks.agents [--write] [--processes 1,4,8] [--threads N]
+    python -m benchmarks.agents [--write] [--processes 1,4,8] [--children 100] [--threads N]
 
 A process reads lines and prints vectors. N of them start at the same time, each with a line to read:
 
@@ -13,6 +13,9 @@ A process reads lines and prints vectors. N of them start at the same time, each
 minibert has `shared_weights=True`. onnxruntime runs the fused BERT graph; fastembed loads the same graph as a model of
 its user. Each process has the same number of threads. Every program runs once before, so that all caches are filled,
 and the vectors are compared. A library that is not installed is left out.
+
+The last row is of children of one process: Python's fork server has loaded the model before, and each child is forked
+from it (models/README.md). Its memory counts, the time in which it loads does not.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.contenders import check_same, on_threads
+from benchmarks.forked_agent import FOLDER, THREADS, answer_lines
 from benchmarks.readme import Table, publish, table_parser
 from benchmarks.runtime import make_graph
 from benchmarks.shared_weights import counts
@@ -82,7 +88,28 @@ for line in sys.stdin:
 """
 
 
-class Agent:
+class _Process:
+    """A process that answers lines."""
+
+    pid: int
+
+    def pss(self) -> int:
+        """Return the memory of the process in bytes."""
+        return pss_of(self.pid)
+
+    def computed(self) -> int:
+        """Return the nanoseconds that the threads of the process have computed."""
+        places = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(place.read_text(encoding="utf-8").split()[0]) for place in places)
+
+
+def pss_of(pid: int | None) -> int:
+    """Return the memory of a process in bytes; a page that k processes hold counts as 1 / k."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
+    return 1024 * int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
+
+
+class Agent(_Process):
     """A process of a program, which gets its first line at once."""
 
     def __init__(self, program: str, folder: Path, threads: int) -> None:
@@ -97,6 +124,7 @@ class Agent:
             text=True,
             env={**environment, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path[1:]])},
         )
+        self.pid = self.process.pid
         self.send()
 
     def send(self) -> None:
@@ -111,21 +139,41 @@ class Agent:
         seconds, vector = json.loads(line)
         return seconds, np.array(vector)
 
-    def pss(self) -> int:
-        """Return the memory of the process in bytes."""
-        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text(encoding="utf-8")
-        return 1024 * int(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
-
-    def computed(self) -> int:
-        """Return the nanoseconds that the threads of the process have computed."""
-        places = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(place.read_text(encoding="utf-8").split()[0]) for place in places)
+    def close(self) -> None:
+        """Wait until the process has ended."""
+        self.process.communicate()
 
 
-def measure(program: str, folder: Path, threads: int, count: int, seconds: float) -> tuple[list[float], np.ndarray]:
+class Child(_Process):
+    """A child of the fork server, which gets its first line at once."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=answer_lines, args=(other,))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.send()
+
+    def send(self) -> None:
+        """Give the process a line."""
+        self._pipe.send(LINE)
+
+    def answer(self) -> tuple[float, np.ndarray]:
+        """Return the seconds that the process has computed, and the vector."""
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        """Wait until the process has ended."""
+        self._pipe.send(None)
+        self._process.join()
+
+
+def measure(start_one: Callable[[], Agent | Child], count: int, seconds: float) -> tuple[list[float], np.ndarray]:
     """Return the figures of a number of processes, in the order of the columns, and their vector."""
     start = time.perf_counter()
-    agents = [Agent(program, folder, threads) for _ in range(count)]
+    agents = [start_one() for _ in range(count)]
     try:
         answers = [agent.answer() for agent in agents]
         first = time.perf_counter() - start
@@ -149,13 +197,34 @@ def measure(program: str, folder: Path, threads: int, count: int, seconds: float
         return [first, float(np.median([cpu for cpu, _ in answers])), memory, idle, *latency], answers[0][1]
     finally:
         for agent in agents:
-            agent.process.communicate()
+            agent.close()
+
+
+def add_row(rows: Table, count: int, name: str, rounds: list[list[float]]) -> None:
+    """Add the medians of some rounds."""
+    first, cpu, memory, idle, *latency = np.median(rounds, axis=0)
+    shown = ", ".join(f"{number:.1f}" for number in latency)
+    rows.add(count, name, f"{first:.2f}", f"{cpu:.3f}", f"{memory:.0f}", f"{idle:.1f}", shown)
+
+
+def measure_children(folder: Path, threads: int, count: int, seconds: float) -> list[float]:
+    """Return the figures of children of the fork server, which has loaded the model.
+
+    It runs in a process without a main module, because each child would import that.
+    """
+    os.environ |= {FOLDER: str(folder), THREADS: str(threads)}
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["benchmarks.forked_agent_server"])
+    measure(Child, 1, 0.1)  # the server starts, and loads
+    found, _ = measure(Child, count, seconds)
+    found[2] += pss_of(forkserver._forkserver._forkserver_pid) / 1e6  # type: ignore[attr-defined]
+    return found
 
 
 def main() -> int:
     """Measure, print the table, and write it into README.md if asked."""
     parser = table_parser("agents", seconds=2.0)
     parser.add_argument("--processes", type=counts, default=[1, 4, 8], help="default: 1,4,8")
+    parser.add_argument("--children", type=int, default=100, help="of the fork server (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds, for medians (default: %(default)s)")
     options = parser.parse_args()
@@ -174,7 +243,7 @@ def main() -> int:
         for name, program in PROGRAMS.items():
             for _ in range(2):  # the second one of minibert notes the digest that the first one computed
                 try:
-                    vectors[name] = measure(program, folder, options.threads, 1, 0.1)[1]
+                    vectors[name] = measure(partial(Agent, program, folder, options.threads), 1, 0.1)[1]
                 except ImportError:
                     print(f"{name}: left out", file=sys.stderr)
                     break
@@ -183,11 +252,17 @@ def main() -> int:
             found: Mapping[str, list[list[float]]] = {name: [] for name in vectors}
             for _ in range(options.rounds):
                 for name in vectors:
-                    found[name].append(measure(PROGRAMS[name], folder, options.threads, count, options.seconds)[0])
+                    start_one = partial(Agent, PROGRAMS[name], folder, options.threads)
+                    found[name].append(measure(start_one, count, options.seconds)[0])
             for name, rounds in found.items():
-                first, cpu, memory, idle, *latency = np.median(rounds, axis=0)
-                shown = ", ".join(f"{number:.1f}" for number in latency)
-                rows.add(count, name, f"{first:.2f}", f"{cpu:.2f}", f"{memory:.0f}", f"{idle:.1f}", shown)
+                add_row(rows, count, name, rounds)
+        arguments = f"Path({str(folder)!r}), {options.threads}, {options.children}, {options.seconds}"
+        code = f"from benchmarks.agents import *; print(json.dumps(measure_children({arguments})))"
+        of_children = [
+            json.loads(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
+            for _ in range(options.rounds)
+        ]
+        add_row(rows, options.children, "minibert, children of one process", of_children)
     note = f"{options.threads} threads in each process; medians of {options.rounds} rounds"
     publish("agents", rows.lines, note.replace("1 threads", "1 thread"), write=options.write)
     return 0
