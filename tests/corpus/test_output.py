@@ -60,14 +60,14 @@ def test_every_format_holds_the_vectors_and_ids_in_order(
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("nowhere/out.npy", "out.npy cannot be written: there is no folder"),
-        ("a.txt/out.npy", "out.npy cannot be written: there is no folder"),
-        ("out.txt", "out.txt must end in .npy, .jsonl or .parquet"),
-        ("out", "The name of a folder of Parquet files ends in"),
-        ("", "the name of the file to write is empty"),
-        ("x.npy/", "so it gets Parquet files, not .npy"),
-        ("x.jsonl", "x.jsonl is a folder, so it gets Parquet files"),
-        ("/", "is a mount point"),
+        ("nowhere/out.npy", "no folder"),
+        ("a.txt/out.npy", "no folder"),
+        ("out.txt", ".npy, .jsonl or .parquet"),
+        ("out", "folder of Parquet files"),
+        ("", "empty"),
+        ("x.npy/", "not .npy"),
+        ("x.jsonl", "x.jsonl is a folder"),
+        ("/", "mount point"),
         ("/dev/null", "must end in"),
     ],
 )
@@ -94,7 +94,7 @@ def test_an_output_is_never_the_input(embed: Any, tmp_path: Path) -> None:
         ("out.ids.jsonl", "out.npy"),
         ("out.npy.manifest.json", "out.npy"),
     ):
-        with pytest.raises(ValueError, match="is an input too, and would be overwritten"):
+        with pytest.raises(ValueError, match="overwritten"):
             embed(output, Source(str(tmp_path / name), "jsonl"))
         assert (tmp_path / name).read_bytes() == lines
 
@@ -114,9 +114,9 @@ def test_pipes_and_folders_that_cannot_be_made_are_refused(embed: Any, tmp_path:
     (tmp_path / "b.txt").write_text("precious")
     before = sorted(tmp_path.iterdir())
     for source, output, kind, message in (
-        (Source(str(tmp_path / "pipe"), "text"), "out.npy", ValueError, "pipe is a pipe or a device"),
-        (usual, "nowhere/out/", OSError, "cannot be made: No such file"),
-        (Source(os.devnull, "text"), "pipe/", ValueError, "is a pipe or a device"),
+        (Source(str(tmp_path / "pipe"), "text"), "out.npy", ValueError, "pipe"),
+        (usual, "nowhere/out/", OSError, "No such file"),
+        (Source(os.devnull, "text"), "pipe/", ValueError, "device"),
         (usual, "b.txt/", OSError, "b.txt: Not a directory"),
     ):
         with pytest.raises(kind, match=message):
@@ -226,7 +226,7 @@ def test_a_folder_with_files_is_not_changed(embed: Any, tmp_path: Path) -> None:
         out.mkdir()
         (out / name).write_text("precious")
         for resume in (False, True):
-            with pytest.raises(FileExistsError, match=f"holds other files: {name}"):
+            with pytest.raises(FileExistsError, match=name):
                 embed("out", resume=resume)
         assert contents(tmp_path) == {"a.txt": (tmp_path / "a.txt").read_bytes(), f"out/{name}": b"precious"}
         (out / name).unlink()
@@ -237,11 +237,11 @@ def test_a_folder_with_files_is_not_changed(embed: Any, tmp_path: Path) -> None:
         embed("out")
     for name in ("mine.parquet", "part-00003.parquet"):
         (out / name).write_text("precious")
-        with pytest.raises(FileExistsError, match=f"holds other files: {name}"):
+        with pytest.raises(FileExistsError, match=name):
             embed("out", resume=True)
         (out / name).unlink()
     assert embed("out", resume=True) is not None
-    with pytest.raises(FileExistsError, match="holds other files: part-00000"):
+    with pytest.raises(FileExistsError, match="part-00000"):
         embed("out")
 
 
@@ -286,7 +286,7 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
                 error = str(raised)
         if not error:
             break
-        assert "cannot be written: No space left on device" in error
+        assert "No space left on device" in error
         assert (own / "out.npy").read_bytes() == b"before"
         unfinished = folder_of(own / "out.npy").exists()
         assert ("resume=True continues" in error) == unfinished

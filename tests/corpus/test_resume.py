@@ -53,8 +53,6 @@ MANIFEST = '{"settings": {}, "inputs": [], "checksums": [], "probe": []'
 def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
     embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
-    if job in ("parquet", "folder"):
-        pytest.importorskip("pyarrow")
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # this process is not killed
     own = tmp_path / "whole"
     own.mkdir()
@@ -96,8 +94,6 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
     short_folder: Path, tmp_path: Path, job: str, kills: int
 ) -> None:
     """Kill and resume runs until this number was really killed; a run that ended before does not count."""
-    if job in ("parquet", "folder"):
-        pytest.importorskip("pyarrow")
     text_file(tmp_path / "a.txt", texts_of(1000))
     assert main(arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / "whole", 50)) == 0
     expected, chance, killed, tried, done = contents(tmp_path / "whole"), random.Random(0), 0, 0, list[int]()
@@ -129,12 +125,12 @@ def test_an_interrupted_run_says_how_to_go_on(short_folder: Path, tmp_path: Path
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
-    assert f"finished shards are kept in {folder_of(output)}; --resume continues." in err
+    assert (str(folder_of(output)) in err, "--resume" in err) == (True, True)
     assert "Traceback" not in err
     assert np.load(folder_of(output) / "shard-00004.npy").shape == (40, 24)  # can be used already
     again = run(arguments)
     assert again.returncode == 1
-    assert "holds an unfinished run with 5 shards done" in again.stderr
+    assert "5 shards" in again.stderr
     assert "200 texts, 200 of them by earlier runs" in run([*arguments, "--resume"]).stdout
 
 
@@ -151,7 +147,7 @@ def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
         monkeypatch.setattr("sys.stdin", other)
         shutil.copytree(tmp_path / "out.npy.parts", tmp_path / "kept")
         assert main([*arguments, "--resume"]) == 0
-        assert "it is not read again" in capsys.readouterr().err
+        assert "not read again" in capsys.readouterr().err
         np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts, truncation="silent"))
         for name in ("out.npy", "out.ids.jsonl", "out.npy.manifest.json"):
             (tmp_path / name).unlink()
@@ -266,7 +262,7 @@ def test_a_run_of_an_earlier_version_is_refused_with_the_remedy(embed: Any, tmp_
     for name in ("lock", "part-vectors.npy", "part-ids.jsonl", "shards.jsonl"):
         (parts / name).write_text("kept")
     for resume in (False, True):
-        with pytest.raises(ValueError, match=r"earlier minibert. Finish it .*, or delete .*out\.npy\.parts"):
+        with pytest.raises(ValueError, match=r"earlier .*delete .*out\.npy\.parts"):
             embed(resume=resume)
     assert (parts / "part-vectors.npy").read_text() == "kept"
 
@@ -289,35 +285,35 @@ def test_resuming_refuses_to_mix(
     int16 = SentenceTransformer(short_folder, compute_type="int16")
     another = SentenceTransformer(small_folder)
     another.max_seq_length = 32
-    for whose in ("The unfinished run", f"The run that made {tmp_path}/out.npy"):
-        for other, message in (
-            ({"shard_size": 11}, "shard_size=10, this one has shard_size=11"),
-            ({"settings": {"revision": "b"}}, "revision='a', this one has revision='b'"),
-            ({"layers": 1}, r"layers=\[2\], this one has layers=\[1\]"),
-            ({"dtype": "float16"}, "dtype='float32', this one has dtype='float16'"),
-            ({"normalize_embeddings": np.True_}, "normalize_embeddings=False, this one has normalize_embeddings=True"),
-            ({"on_error": "null"}, "on_error='stop', this one has on_error='null'"),
-            ({"on_empty": "skip"}, "on_empty='keep', this one has on_empty='skip'"),
+    for whose in ("unfinished", f"{tmp_path}/out.npy"):
+        for other, name, then, now in (
+            ({"shard_size": 11}, "shard_size", "10", "11"),
+            ({"settings": {"revision": "b"}}, "revision", "'a'", "'b'"),
+            ({"layers": 1}, "layers", r"\[2\]", r"\[1\]"),
+            ({"dtype": "float16"}, "dtype", "'float32'", "'float16'"),
+            ({"normalize_embeddings": np.True_}, "normalize_embeddings", "False", "True"),
+            ({"on_error": "null"}, "on_error", "'stop'", "'null'"),
+            ({"on_empty": "skip"}, "on_empty", "'keep'", "'skip'"),
         ):
-            with pytest.raises(ValueError, match=f"{whose} has {message}"):
+            with pytest.raises(ValueError, match=f"{whose}.* {name}={then}.* {name}={now}"):
                 embed(**{**same, **other})
         # Their vectors differ by less than the probe notices.
         for model, message in ((numpy, "products='NumPy'"), (int16, "compute_type='int16'")):
-            with pytest.raises(ValueError, match=f"{whose} has the default .*, this one has {message}"):
+            with pytest.raises(ValueError, match=f"{whose}.* default .* {message}"):
                 embed(model=model, **same)
-        with pytest.raises(ValueError, match=f"{whose} has another model"):
+        with pytest.raises(ValueError, match=f"{whose}.* another model"):
             embed(model=another, **same)
         short_model.tokenizer.truncation_side = "left"
-        with pytest.raises(ValueError, match="this one has truncation_side='left'"):
+        with pytest.raises(ValueError, match="truncation_side='left'"):
             embed(**same)
         short_model.tokenizer.truncation_side = "right"
         text_file(tmp_path / "a.txt", [*texts_of(44), "other"])
-        with pytest.raises(ValueError, match=rf"{whose} has checksum of a\.txt="):
+        with pytest.raises(ValueError, match=rf"{whose}.* checksum of a\.txt="):
             embed(**same)
         text_file(tmp_path / "a.txt", texts_of(45))
-        with pytest.raises(ValueError, match=r"has input=\['a\.txt'\], this one has input=\['b\.txt'\]"):
+        with pytest.raises(ValueError, match=r"input=\['a\.txt'\].* input=\['b\.txt'\]"):
             embed(source=text_file(tmp_path / "b.txt", texts_of(45)), **same)
-        assert (embed(**same) is None) == (whose != "The unfinished run")
+        assert (embed(**same) is None) == (whose != "unfinished")
         expected = short_model.encode(texts_of(45), truncation="silent")
         np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
         assert not (tmp_path / "out.npy.parts").exists()
@@ -325,13 +321,13 @@ def test_resuming_refuses_to_mix(
 
 def test_resuming_takes_no_other_file_for_the_finished_one(embed: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "out.npy", np.zeros((50, 24), dtype=np.float32))
-    with pytest.raises(ValueError, match=r"nothing to resume: .*out\.npy has no out"):
+    with pytest.raises(ValueError, match=r"out\.npy\.manifest\.json"):
         embed(resume=True)
     embed()
     for name in ("out.npy", "out.ids.jsonl"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
-        with pytest.raises(ValueError, match=rf"{name} is missing or not .*{len(content)} bytes"):
+        with pytest.raises(ValueError, match=rf"{name} .*{len(content)} bytes"):
             embed(resume=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.ids.jsonl").unlink()
@@ -354,10 +350,10 @@ def test_input_that_changes_during_the_run(
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, moment, and_change)
-        with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
+        with pytest.raises(ValueError, match=r"a\.txt was changed"):
             embed()
     assert not (tmp_path / "out.npy").exists()
-    with pytest.raises(ValueError, match=r"has checksum of a\.txt="):
+    with pytest.raises(ValueError, match=r"checksum of a\.txt="):
         embed(resume=True)
     text_file(tmp_path / "a.txt", texts_of(45))
     assert embed(resume=True).n_resumed == (10 if moment == "save" else 0)
@@ -377,7 +373,7 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short
     before = contents(tmp_path)
     second = run([*arguments, "--resume"])
     assert second.returncode == 1
-    assert "out.npy is being written by " in second.stderr
+    assert "out.npy is being written" in second.stderr
     assert contents(tmp_path) == before
     holder.kill()
     holder.communicate(timeout=PATIENCE)

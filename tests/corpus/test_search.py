@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from minibert import SentenceTransformer
@@ -64,7 +65,6 @@ EMBED = "embed -m MODEL -i a.jsonl --text-column body --on-empty null --shard-si
 def test_the_best_vectors_are_found_with_ids_and_texts(
     cli: Any, model: SentenceTransformer, output: str, ids: bool, dtype: str
 ) -> None:
-    pytest.importorskip("pyarrow")
     assert cli(f"{EMBED} -o {output} --dtype {dtype}{' --id-column name' if ids else ''}")[0] == 0
     code, out, err = cli(f"search cat {output} --json -k 100")
     assert (code, err) == (0, "")
@@ -106,7 +106,7 @@ def test_another_model_is_refused(cli: Any, home: Path) -> None:
     cli(f"{EMBED} -o out.npy")
     sentence_model(home / "other", pooling={"word_embedding_dimension": 24, "pooling_mode_cls_token": True})
     code, out, err = cli("search cat out.npy -m other")
-    assert (code, out, "has other vectors. Leave out --model" in err) == (1, "", True)
+    assert (code, out, "--model" in err) == (1, "", True)
     embed_corpus(SentenceTransformer(home / "other"), [Source("a.jsonl", "jsonl", "body")], "python.npy")
     assert "--model" in cli("search cat python.npy")[2]
     assert cli("search cat python.npy -m other")[0] == 0
@@ -115,7 +115,7 @@ def test_another_model_is_refused(cli: Any, home: Path) -> None:
     assert (code, out, "--model" in err) == (1, "", True)
     random_checkpoint(home / "wide", hidden_size=48)
     code, out, err = cli("search cat out.npy -m wide")
-    assert (code, out, "cannot be searched for vectors of 48 numbers" in err) == (1, "", True)
+    assert (code, out, "48 numbers" in err) == (1, "", True)
     code, out, err = cli("search cat out.npy -m MODEL -k 1 --json")
     assert (code, err, "text" in hits_of(out)[0]) == (0, "", False)
     cli("embed 'a cat' man 'the dog' -m MODEL --pooling cls -o cls.npy")  # without a manifest: the options are given
@@ -124,7 +124,7 @@ def test_another_model_is_refused(cli: Any, home: Path) -> None:
     cli("extract -m MODEL -i a.jsonl --text-column body -o states.npy --layers=-1")
     for command in ("search cat states.npy", "search cat states.npy -m MODEL"):
         code, out, err = cli(command)
-        assert (code, out, "states.npy does not hold sentence vectors" in err) == (1, "", True), err
+        assert (code, out, "states.npy does not hold" in err) == (1, "", True), err
 
 
 def test_the_prompt_of_the_query(cli: Any, home: Path) -> None:
@@ -140,14 +140,13 @@ def test_the_prompt_of_the_query(cli: Any, home: Path) -> None:
         assert cli(f"embed -i a.jsonl --text-column body -o v.npy -m {folder} {options}")[0] == 0
         for more, expected in (("", prompt), (" --prompt dog", {"prompt": "dog"})):
             code, out, err = cli(f"search hello v.npy --json -k 1{more}")
-            assert (code, "the query gets the prompt of the texts" in err) == (0, said and not more)
+            assert (code, "prompt of the texts" in err) == (0, said and not more)
             loaded = SentenceTransformer(folder)
             scores = cos_sim(loaded.encode("hello", **expected), np.load(home / "v.npy"))[0]
             assert hits_of(out)[0]["score"] == pytest.approx(scores.max(), abs=2e-6)
 
 
 def test_a_run_that_has_not_ended(model: SentenceTransformer, folder: Path, cli: Any, home: Path) -> None:
-    pytest.importorskip("pyarrow")
     how: dict[str, Any] = {"shard_size": 10, "settings": {"model": str(folder)}, "on_empty": "skip"}
     for output in ("out/", "out.npy"):
         with stopped_after(2):
@@ -173,9 +172,8 @@ def test_texts_that_are_gone_or_changed_are_not_shown(cli: Any, home: Path, monk
 
 
 def test_a_table_of_the_standard_input(cli: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
-    table = pytest.importorskip("pyarrow").table({"text": ["a cat", "a dog", "the man"], "id": [7, 8, 9]})
-    pq.write_table(table, home / "t.parquet")
+    table = pyarrow.table({"text": ["a cat", "a dog", "the man"], "id": [7, 8, 9]})
+    pyarrow.parquet.write_table(table, home / "t.parquet")
     expected = hits_of(cli("search cat t.parquet -m MODEL --json --id-column id")[1])
     assert len(expected) == 3
     how = "-m MODEL --json --id-column id --input-format parquet"
@@ -196,35 +194,37 @@ def test_ids_that_are_there_twice_have_no_text(cli: Any, home: Path) -> None:
 
 
 def test_files_that_are_not_as_the_run_has_written_them(cli: Any, home: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
     cli(f"{EMBED} -o out.npy")
     cli(f"{EMBED} -o out/")
     np.save(home / "out.npy", np.zeros((3, 24), np.float32))
     (home / "out" / "part-00001.parquet").unlink()
     for name in ("out.npy", "out"):
         code, out, err = cli(f"search cat {name}")
-        assert (code, out, "missing or not as the run has written it" in err) == (1, "", True), err
+        assert (code, out, "missing" in err) == (1, "", True), err
     (home / "out.npy.manifest.json").unlink()
     for number, array in enumerate((np.zeros((3, 2, 24), np.float32), np.zeros((3, 24), np.int8), np.float32(3))):
         np.save(home / f"{number}.npy", array)
         code, out, err = cli(f"search cat {number}.npy -m MODEL")
-        assert (code, out, "cannot be searched for vectors of 24 numbers" in err) == (1, "", True), err
+        assert (code, out, "24 numbers" in err) == (1, "", True), err
     (home / "empty").mkdir()
     np.save(home / "pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
     (home / "text.npy").write_text("no array")
     shutil.copy(home / "a.jsonl", home / "b.jsonl")
     (home / "b.jsonl.manifest.json").write_text("{}")
-    pq.write_table(pq.read_table(home / "out" / "part-00000.parquet").drop_columns(["embedding"]), home / "x.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.parquet.read_table(home / "out" / "part-00000.parquet").drop_columns(["embedding"]), home / "x.parquet"
+    )
     for name in ("pickle.npy", "text.npy", "b.jsonl", "x.parquet", "missing.npy", "empty"):
         code, out, err = cli(f"search cat {name} -m MODEL")
         assert (code, out, "Traceback" in err, bool(err)) == (1, "", False, True), name
 
 
 def test_a_parquet_file_of_others_with_vectors_and_texts(cli: Any, model: SentenceTransformer, home: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
     texts = ["a cat", "a dog", "the man"]
     vectors = [row.tolist() for row in model.encode(texts)]
-    pa.parquet.write_table(pa.table({"embedding": [None, *vectors], "title": ["", *texts]}), home / "v.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"embedding": [None, *vectors], "title": ["", *texts]}), home / "v.parquet"
+    )
     hits = hits_of(cli("search man v.parquet -m MODEL --json --text-column title")[1])
     assert sorted((hit["id"], hit["text"]) for hit in hits) == [(1, "a cat"), (2, "a dog"), (3, "the man")]
     code, out, err = cli("search man v.parquet -m MODEL --text-column body")
@@ -232,12 +232,11 @@ def test_a_parquet_file_of_others_with_vectors_and_texts(cli: Any, model: Senten
 
 
 def test_columns_of_texts(cli: Any, home: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
     texts = ["a cat", 'naïve, "quoted"', "two\nlines", "", "the man"]
     quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
     (home / "b.csv").write_text("key,body\n" + "".join(f"{i},{text}\n" for i, text in enumerate(quoted)))
     (home / "b.jsonl").write_text("".join(json.dumps({"key": f"{i}", "body": t}) + "\n" for i, t in enumerate(texts)))
-    pa.parquet.write_table(pa.table({"key": list("01234"), "body": texts}), home / "b.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"key": list("01234"), "body": texts}), home / "b.parquet")
     result = []
     for suffix in ("csv", "jsonl", "parquet"):
         code, out, err = cli(f"search cat b.{suffix} -m MODEL --text-column body --id-column key --json")

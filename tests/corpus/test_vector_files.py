@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from minibert.corpus.readers import VectorFile, holds_vectors
@@ -15,9 +17,6 @@ from minibert.vectors.multi_vectors import maxsim
 from minibert.vectors.similarity import cos_sim
 from tests.support.outcomes import peak_of
 from tests.support.report import REPORT
-
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("pyarrow.parquet")
 
 WIDTH = 6
 GOOD = np.random.default_rng(0).standard_normal((9, WIDTH)).astype(np.float32).tolist()
@@ -109,13 +108,13 @@ def test_a_row_that_is_no_vector_is_named(tmp_path: Path, kind: str, wrong: str)
     except (ValueError, TypeError, pa.ArrowException):
         assert wrong in ("short", "lengths that add up", "words")  # the format cannot hold it
         return
-    with pytest.raises(ValueError, match=r"cannot be searched for vectors of 6 numbers: row 6 "):
+    with pytest.raises(ValueError, match=r" 6 numbers: row 6 "):
         best(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_width_is_refused(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ValueError, match=r"cannot be searched for vectors of 5 numbers: row 0 .*6"):
+    with pytest.raises(ValueError, match=r" 5 numbers: row 0 .*6"):
         best(KINDS[kind](tmp_path, GOOD), QUERY[:5])
 
 
@@ -135,7 +134,7 @@ def test_vectors_of_tokens(tmp_path: Path, kind: str) -> None:
             path = KINDS[kind](tmp_path, [*OF_TOKENS[:4], wrong, OF_TOKENS[5]], True)
         except (ValueError, TypeError, pa.ArrowException):
             continue
-        with pytest.raises(ValueError, match=r"cannot be searched for vectors of 6 numbers: row 4 "):
+        with pytest.raises(ValueError, match=r" 6 numbers: row 4 "):
             best(path, query)
 
 
