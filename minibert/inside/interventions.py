@@ -75,7 +75,9 @@ def run_copies(
         states = np.repeat(state[None], count, axis=0)
         for i in range(count):
             change_state(start + i, states[i])
-        batch = PackedBatch.from_mask(np.concatenate([visible] * count))  # only the embeddings use ids
+        # Only the embeddings use ids; rotary positions are used by the attention of each layer.
+        batch = PackedBatch.from_mask(np.concatenate([visible] * count))
+        batch = dataclasses.replace(batch, positions=np.tile(trace.batch.positions, count))
         changed = model.with_ops(_ChangedAttention(model.ops, path, start * rows, rows, value, context).ops)
         kept = False if stop is None else [stop]
         packed = np.concatenate([copy[visible] for copy in states])
