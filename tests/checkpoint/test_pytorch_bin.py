@@ -27,9 +27,9 @@ from minibert.bert.families import FAMILIES
 from minibert.checkpoint.pytorch_bin import read_header
 from minibert.checkpoint.safetensors import BITS, StoredTensor
 from minibert.checkpoint.tensors import DTYPES, read_tensor
-from tests.models.test_families import make
 from tests.support.checkpoints import random_checkpoint
 from tests.support.damage import damaged_bytes
+from tests.support.families import make
 from tests.support.report import REPORT
 from tests.support.safetensors_files import INPUTS, SIZES, assert_same_bits
 from tests.support.sentence_modules import MEAN, dense, model_with_modules

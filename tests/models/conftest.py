@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.models.gte import modeling_gte
+from transformers.models.modernbert import modeling_modernbert
 
 from minibert import BertModel
 from tests.support.checkpoints import random_checkpoint
@@ -63,3 +65,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def exact_modernbert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers rotates ModernBERT's queries and keys in float32, also if the model is in float64."""
+    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", modeling_gte.apply_rotary_pos_emb)

@@ -1,33 +1,26 @@
-"""config.json: every field that changes numbers is honoured, every other field is ignored or refused by name."""
+"""config.json of BERT: extreme sizes, unusable values, code of a repository; test_family_configs.py has the fields."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
 from minibert import BertConfig, BertModel, BertTokenizer, ModelFormatError, SentenceTransformer
-from minibert.bert.families import EXTRA
-from minibert.bert.reference import ACTIVATIONS
 from minibert.checkpoint.files import locate
 from tests.support.checkpoints import random_checkpoint, sentence_model, sizes
+from tests.support.json_files import change_json
+from tests.support.model_calls import run
 
 # The largest difference of all cases of this file between minibert and transformers is 3.9e-6 (with 13 layers).
 TOLERANCE = 1e-5
 
 SMALL = sizes(V=40, H=24, L=2, A=3, F=33, P=16, types=2)
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def inputs_for(config: BertConfig) -> dict[str, np.ndarray]:
@@ -44,45 +37,7 @@ def inputs_for(config: BertConfig) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "token_type_ids": types, "position_ids": positions, "attention_mask": mask}
 
 
-def run_like_transformers(folder: Path) -> np.ndarray:
-    """Run a checkpoint, compare every hidden state with that of transformers, and return the last one."""
-    model = BertModel.from_pretrained(folder)
-    inputs = inputs_for(model.config)
-    output = model(**inputs)
-
-    theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
-    with torch.no_grad():
-        expected = theirs(
-            **{name: torch.from_numpy(value) for name, value in inputs.items()}, output_hidden_states=True
-        )
-    # transformers collects no hidden state if there are no layers.
-    states = expected.hidden_states or (expected.last_hidden_state,)
-    assert len(output.hidden_states) == len(states) == model.config.num_hidden_layers + 1
-    visible = inputs["attention_mask"].astype(bool)
-    for ours, other in zip(output.hidden_states, states, strict=True):
-        np.testing.assert_allclose(ours[visible], other.numpy()[visible], rtol=0, atol=TOLERANCE)
-    np.testing.assert_allclose(output.pooler_output, expected.pooler_output.numpy(), rtol=0, atol=TOLERANCE)
-    return output.last_hidden_state
-
-
-# --- fields that change numbers ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("field", "before", "after"),
-    [
-        *(("hidden_act", "relu" if name == "gelu" else "gelu", name) for name in ACTIVATIONS),
-        *(("layer_norm_eps", 1e-12, eps) for eps in (1e-4, 1e-3, 0.5, 3.0)),
-        *(("num_attention_heads", 3, heads) for heads in (1, 2, 4, 6, 8, 12, 24)),
-    ],
-)
-def test_a_field_changes_the_output(tmp_path: Path, field: str, before: object, after: object) -> None:
-    random_checkpoint(tmp_path, **{**SMALL, field: before})
-    first = run_like_transformers(tmp_path)
-    edit_config(tmp_path, **{field: after})
-    second = run_like_transformers(tmp_path)
-    assert np.abs(second - first).max() > 10 * TOLERANCE
-
+# --- sizes ------------------------------------------------------------------------------------------------------------
 
 SHAPES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
 
@@ -90,68 +45,30 @@ SHAPES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermedia
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"vocab_size": value} for value in (1, 41, 1009)),
-        *({"max_position_embeddings": value} for value in (1, 17, 600)),
-        *({"type_vocab_size": value} for value in (1, 3, 16)),
-        *({"intermediate_size": value} for value in (1, 24, 97)),
-        *({"num_hidden_layers": value} for value in (0, 1, 13)),
-        *({"hidden_size": value} for value in (3, 27, 51)),
+        *({name: 1} for name in ("vocab_size", "max_position_embeddings", "type_vocab_size", "intermediate_size")),
+        *({"type_vocab_size": 16}, {"num_hidden_layers": 0}, {"num_hidden_layers": 13}, {"hidden_size": 3}),
         *(
             dict(zip(SHAPES, shape, strict=True))
             for shape in ((1, 1, 1, 1), (7, 1, 3, 31), (33, 3, 0, 5), (65, 5, 2, 129), (128, 2, 1, 512))
         ),
     ],
 )
-def test_sizes_with_their_checkpoint(tmp_path: Path, changes: dict[str, int]) -> None:
-    run_like_transformers(random_checkpoint(tmp_path, **SMALL | changes))
-
-
-# --- fields that do not change numbers --------------------------------------------------------------------------------
-
-
-HARMLESS: dict[str, Any] = {
-    **{"hidden_dropout_prob": 0.9, "attention_probs_dropout_prob": 0.9, "classifier_dropout": 0.9, "use_cache": True},
-    **{"pad_token_id": 3, "initializer_range": 5, "transformers_version": "9", "is_decoder": False, "pruned_heads": {}},
-    **{"add_cross_attention": False, "is_encoder_decoder": False, "position_embedding_type": "absolute"},
-    **{"quantization_config": None, "torch_dtype": "float16", "dtype": "bfloat16", "trust_remote_code": True},
-    **{"auto_map": {"AutoModel": "code.Model"}, "_attn_implementation_internal": "x/y", "num_labels": 7},
-    **{"architectures": ["BertForMaskedLM"], "id2label": {"0": "a"}, "a field of tomorrow": [1, 2]},
-    **{"output_hidden_states": False, "output_attentions": True, "return_dict": False},
-}
-
-
-def test_null_for_the_type_of_positions(tmp_path: Path) -> None:
-    run_like_transformers(random_checkpoint(tmp_path, **SMALL, position_embedding_type=None))
-
-
-def test_other_fields_change_nothing(tmp_path: Path) -> None:
-    before = BertModel.from_pretrained(random_checkpoint(tmp_path, **SMALL))
-    inputs = inputs_for(before.config)
-    expected = before(**inputs).hidden_states
-    for changes in (HARMLESS, {"pad_token_id": None}):
-        edit_config(tmp_path, **changes)
-        for first, second in zip(expected, BertModel.from_pretrained(tmp_path)(**inputs).hidden_states, strict=True):
-            np.testing.assert_array_equal(first, second)
-
-
-def test_fields_with_a_default_may_be_absent(tmp_path: Path) -> None:
-    """The first BERT repositories do not have some fields; transformers uses the same default values."""
-    names = ("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id")
-    fields = {name: value for name, value in GOOD.items() if name not in (*names, "model_type")}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    config = BertConfig.from_pretrained(tmp_path)
-    assert [getattr(config, name) for name in names] == [2, "gelu", 1e-12, 0]
+def test_extreme_sizes_equal_transformers(tmp_path: Path, changes: dict[str, int]) -> None:
+    model = BertModel.from_pretrained(random_checkpoint(tmp_path, **SMALL | changes))
+    inputs = inputs_for(model.config)
+    output = model(**inputs)
+    theirs = transformers.BertModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    expected = run(theirs, inputs, output_hidden_states=True)
+    # transformers collects no hidden state if there are no layers.
+    states = expected.hidden_states or (expected.last_hidden_state,)
+    assert len(output.hidden_states) == len(states) == model.config.num_hidden_layers + 1
+    visible = inputs["attention_mask"].astype(bool)
+    for ours, other in zip(output.hidden_states, states, strict=True):
+        np.testing.assert_allclose(ours[visible], other.numpy()[visible], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(output.pooler_output, expected.pooler_output.numpy(), rtol=0, atol=TOLERANCE)
 
 
 # --- the class --------------------------------------------------------------------------------------------------------
-
-
-def test_defaults_are_those_of_transformers() -> None:
-    theirs = transformers.BertConfig()
-    own = dataclasses.asdict(BertConfig())
-    assert (own.pop("embedding_size"), own.pop("stated")) == (theirs.hidden_size, {})
-    assert {own.pop(name) for name in EXTRA} == {None}  # of other families
-    assert own == {name: getattr(theirs, name) for name in own}
 
 
 def test_a_config_is_comparable_and_goes_through_a_dict() -> None:
@@ -166,34 +83,12 @@ def test_a_config_given_by_hand_replaces_the_one_of_the_model(tmp_path: Path) ->
     random_checkpoint(tmp_path, **SMALL)
     config = dataclasses.replace(BertConfig.from_pretrained(tmp_path), hidden_act="tanh")
     by_hand = BertModel.from_pretrained(tmp_path, config=config)
-    edit_config(tmp_path, hidden_act="tanh")
+    change_json(tmp_path / "config.json", hidden_act="tanh")
     found = BertModel.from_pretrained(tmp_path)(**inputs_for(config)).last_hidden_state
     np.testing.assert_array_equal(by_hand(**inputs_for(config)).last_hidden_state, found)
     assert by_hand.config is config
     with pytest.raises(TypeError, match="config"):
         BertModel.from_pretrained(tmp_path, config={})  # type: ignore[arg-type]
-
-
-# --- features that are not implemented --------------------------------------------------------------------------------
-
-
-NOT_IMPLEMENTED: dict[str, list[Any]] = {
-    "model_type": ["deberta", "deberta-v2", "t5", None, ["bert"], "BERT"],
-    **{name: [True] for name in ("is_decoder", "add_cross_attention", "is_encoder_decoder")},
-    "position_embedding_type": ["relative_key", "relative_key_query", "rotary"],
-    "pruned_heads": [{"0": [1]}],
-    "quantization_config": [{"load_in_8bit": True}],
-    "hidden_act": ["gelu_10", "quick_gelu", "mish", "GELU", "", None, ["gelu"]],
-}
-
-
-@pytest.mark.parametrize("field", NOT_IMPLEMENTED)
-def test_features_that_are_not_implemented_are_refused_by_name(tmp_path: Path, field: str) -> None:
-    random_checkpoint(tmp_path, **SMALL)
-    for value in NOT_IMPLEMENTED[field]:
-        edit_config(tmp_path, **{field: value})
-        with pytest.raises(ModelFormatError, match=rf"config\.json: {field}={re.escape(repr(value))}"):
-            BertModel.from_pretrained(tmp_path)
 
 
 # --- unusable values --------------------------------------------------------------------------------------------------
@@ -266,9 +161,7 @@ def test_code_of_a_repository_is_asked_for_only_where_there_is_none(loader: Any,
     load = getattr(loader, "from_pretrained", loader)
     load(folder, trust_remote_code=True)
     for name in ("config.json", "tokenizer_config.json"):
-        path = folder / name
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        path.write_text(json.dumps({**settings, "auto_map": {"AutoModel": "code.Model"}}), encoding="utf-8")
+        change_json(folder / name, auto_map={"AutoModel": "code.Model"})
     load(folder, trust_remote_code=False)
     with pytest.raises(ValueError, match="minibert never runs code, and this model has some"):
         load(folder, trust_remote_code=True)

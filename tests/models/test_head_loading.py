@@ -77,24 +77,6 @@ def assert_same_logits(ours: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_tensor_of_the_file_is_read(folder_of: FolderOf, name: str) -> None:
-    model = load(name, folder_of(name))
-    assert model.weights.ignored == ()
-    assert model.bert.weights is model.weights
-    assert model.bert.ops is model.ops
-    assert type(model.bert) is BertModel
-    assert model.num_parameters() == their_model(folder_of(name), name).num_parameters()
-    head, arrays = model.weights.head, arrays_in(folder_of(name))
-    assert (head.name, model.weights.pooler is not None) == (name, HEADS[name].pooled)
-    for row in HEADS[name].rows:
-        part = getattr(head, row.field)
-        assert row.path == (part.path if row.field == "transform_norm" else part.paths[0])
-        weight = arrays.get(f"{row.path}.weight", arrays[WORDS] if row.field == "decoder" else None)
-        np.testing.assert_array_equal(part.weight, weight)
-        np.testing.assert_array_equal(part.bias, arrays[BIAS if row.field == "decoder" else f"{row.path}.bias"])
-
-
-@pytest.mark.parametrize("name", CLASSES)
 def test_old_names_other_heads_and_prefixes(folder_of: FolderOf, write: Write, name: str) -> None:
     arrays, inputs = arrays_in(folder_of(name)), inputs_of(name)
     expected = load(name, folder_of(name))(**inputs)
@@ -116,21 +98,6 @@ def test_old_names_other_heads_and_prefixes(folder_of: FolderOf, write: Write, n
 
 
 # --- the decoder -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", WITH_WORDS)
-def test_a_decoder_that_equals_the_word_embeddings_is_tied(folder_of: FolderOf, write: Write, name: str) -> None:
-    arrays = arrays_in(folder_of(name))
-    assert DECODER not in arrays
-    expected = load(name, folder_of(name))
-    assert expected.weights.head.tied
-    stated = {**arrays, DECODER: arrays[WORDS], DECODER_BIAS: arrays[BIAS]}
-    for tensors in (stated, {key: value for key, value in stated.items() if key != BIAS}):
-        model = load(name, write(name, tensors, tie_word_embeddings=False), backend="numpy")
-        assert model.weights.head.tied
-        assert model.weights.head.decoder.weight is model.weights.word_embeddings
-        assert model.num_parameters() == expected.num_parameters()
-        assert_same_logits(load(name, write(name, tensors))(**inputs_of(name)), expected(**inputs_of(name)))
 
 
 @pytest.mark.parametrize("name", WITH_WORDS)

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 import minibert
 from minibert import ModelFormatError
 from tests.support.checkpoints import random_checkpoint
-from tests.support.head_models import CLASSES, inputs_of, logits_of
 
 FolderOf = Callable[[str], Path]
 
@@ -38,15 +37,6 @@ def change(folder_of: FolderOf, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path
 
     return change
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_the_class_that_the_checkpoint_names(folder_of: FolderOf, name: str) -> None:
-    model = minibert.load(folder_of(name), num_threads=1)
-    assert type(model) is getattr(minibert, name)
-    expected = getattr(minibert, name).from_pretrained(folder_of(name))(**inputs_of(name))
-    for field, array in logits_of(model(**inputs_of(name))).items():
-        assert array.tobytes() == expected[field].tobytes()
 
 
 def test_a_model_without_a_head(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
 from minibert import BertModel
@@ -20,7 +19,6 @@ from tests.support.model_calls import (
     HOLES,
     IDS,
     LEFT,
-    POSITIONS,
     RANDOM,
     RIGHT,
     TOKEN_TYPES,
@@ -80,19 +78,6 @@ def test_attentions_equal_transformers(model: BertModel, eager: transformers.Ber
 
 
 # --- the same results in other ways -----------------------------------------------------------------------------------
-
-
-def test_arguments_have_the_order_of_transformers(model: BertModel, eager: transformers.BertModel) -> None:
-    """The second is the mask, not the token types; the second edition of a tutorial confused them."""
-    positional = model(IDS, HOLES, TOKEN_TYPES, POSITIONS)
-    named = model(**CALLS["everything"])
-    np.testing.assert_array_equal(positional.last_hidden_state, named.last_hidden_state)
-    with torch.no_grad():
-        other = eager(*(torch.from_numpy(array) for array in (IDS, HOLES, TOKEN_TYPES, POSITIONS)))
-    visible = HOLES == 1
-    np.testing.assert_allclose(
-        positional.last_hidden_state[visible], other.last_hidden_state.numpy()[visible], rtol=0, atol=TOLERANCE
-    )
 
 
 def test_left_padding_equals_right_padding_if_positions_are_given(model: BertModel) -> None:

@@ -14,9 +14,9 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
 from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, round_to
-from tests.models.test_families import make
 from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model
+from tests.support.families import make
 from tests.support.random_checkpoints import random_model
 
 

@@ -10,7 +10,7 @@ import pytest
 from minibert import load, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.symbols import names_of, symbol_of
-from tests.models.test_families import make as make_family
+from tests.support.families import make as make_family
 from tests.support.head_models import make_model
 
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {

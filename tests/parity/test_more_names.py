@@ -10,26 +10,19 @@ import pytest
 
 from minibert import load
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from tests.models.test_families import make
-from tests.parity.test_families import MODERN, inputs
+from tests.support.families import SAMPLES, inputs, make
 from tests.support.mistakes import ODD_FIRST, Subject
 
-MODELS = {
-    "bert": {},
-    "mpnet": {},
-    "electra": {},
-    "gte": {"rope_parameters": {"rope_theta": 300.0, "rope_type": "linear", "factor": 1.2}},
-    "modernbert": MODERN,
-}
+MODELS = ("bert", "mpnet", "electra", "gte", "modernbert")
 
 
 @pytest.fixture(scope="module")
 def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
     """Return a model of some families, with the inputs that its own tests have."""
     made = {}
-    for family, fields in MODELS.items():
+    for family in MODELS:
         folder: Path = tmp_path_factory.mktemp(family)
-        ids, mask = inputs(make(folder, family, **fields).config.pad_token_id)
+        ids, mask = inputs(make(folder, family, **SAMPLES[family].telling).config.pad_token_id)
         given = {"input_ids": ids, "attention_mask": mask}
         if family in ("bert", "electra"):
             given["token_type_ids"] = (np.arange(17) > 9) * np.ones_like(ids)

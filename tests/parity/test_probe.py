@@ -16,7 +16,7 @@ from minibert.encode.modules import Pipeline, VectorModule, normalize_embeddings
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.unseen import unseen
 from minibert.parity.truth import VECTOR, Padded, Subject
-from tests.models.test_families import make
+from tests.support.families import make
 
 # The fields that decide what is visible, as in the configs of published checkpoints.
 PUBLISHED: dict[str, dict[str, Any]] = {

@@ -31,7 +31,7 @@ from minibert.sentence.loading import builtin_prompts, full_name
 from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model, their_vectors
-from tests.support.family_tokenizers import family_folder, train
+from tests.support.families import family_folder, train
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines

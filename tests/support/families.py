@@ -1,60 +1,227 @@
-"""Tokenizers of each family, trained by the tokenizers library on some texts, as files of transformers."""
+"""What the tests know of each family beside its record in minibert.bert.families: its random models, its tokenizer."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from minibert.bert.families import FAMILIES
+from minibert.bert.reference import ACTIVATIONS
+from tests.support.json_files import write_json
+
+SIZES: dict[str, Any] = {
+    **{"vocab_size": 199, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3},
+    **{"intermediate_size": 40, "max_position_embeddings": 40},
+}
+KINDS = (
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
+    *("ForQuestionAnswering", "ForMultipleChoice"),
+)
+Values = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """What the tests need of a family.
+
+    Parameters
+    ----------
+    config : mapping
+        The fields of its random models that `SIZES` does not have.
+    kinds : sequence of str
+        The classes that transformers has of it, by the last part of their names.
+    tokenizer : str
+        The class that its checkpoints name.
+    has_vocabulary : bool
+        Its vocabulary has a file of its own, beside which tokenizer.json is not needed.
+    changing : mapping
+        Fields of config.json that change numbers in this family and not in BERT -> values.
+    of_heads : mapping
+        The same for fields that decide which tensors there are, or what a head computes.
+    refused : sequence
+        Fields that minibert refuses by name where transformers may run them: (class, field, values).
+    telling : mapping
+        The fields of a model in which every mistake of a port shows: scaled angles, windows, two rotary bases.
+    """
+
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    kinds: Sequence[str] = KINDS
+    tokenizer: str = "BertTokenizer"
+    has_vocabulary: bool = False
+    changing: Mapping[str, Values] = dataclasses.field(default_factory=dict)
+    of_heads: Mapping[str, Values] = dataclasses.field(default_factory=dict)
+    refused: Sequence[tuple[str, str, Values]] = ()
+    telling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_ACTIVATION = ("Model", "hidden_act", ("quick_gelu", "mish"))
+_NO_PADDING = ("Model", "pad_token_id", (None, -1, 39))
+_HEAD_DIM = ("Model", "head_dim", (4, 16))
+_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_ROPE: dict[str, Values] = {
+    "rope_parameters": (
+        *({"rope_type": "linear", "factor": 2.0}, {"rope_theta": 50.0}, {"partial_rotary_factor": 0.5}),
+    ),
+    **{"rope_theta": (77.0,), "rope_scaling": ({"type": "linear", "factor": 3.0}, {"rope_theta": 9.0})},
+}
+_HEAD_SIZES = {"head_dim": (8, 16)}
+_ROBERTA = Sample({"type_vocab_size": 1, "layer_norm_eps": 1e-5}, tokenizer="RobertaTokenizer", has_vocabulary=True)
+_ROTARY = Sample(
+    _IDS,
+    tokenizer="XLMRobertaTokenizer",
+    changing=_ROPE | _HEAD_SIZES,
+    refused=(_HEAD_DIM, _ACTIVATION),
+    telling={"rope_parameters": {"rope_theta": 300.0, "rope_type": "linear", "factor": 1.2}},
+)
+
+SAMPLES = {
+    "bert": Sample(
+        kinds=(*KINDS, "ForPreTraining", "ForNextSentencePrediction"),
+        changing={"hidden_act": tuple(ACTIVATIONS), "position_embedding_type": (None, "absolute")},
+        refused=(
+            ("Model", "hidden_act", ("gelu_10", "quick_gelu", "mish", "GELU", "", None, ["gelu"])),
+            ("Model", "model_type", ("deberta", "deberta-v2", "t5", None, ["bert"], "BERT")),
+        ),
+    ),
+    "roberta": dataclasses.replace(_ROBERTA, refused=(_NO_PADDING, _ACTIVATION)),
+    "xlm-roberta": Sample(
+        {"type_vocab_size": 1, "hidden_act": "relu"}, tokenizer="XLMRobertaTokenizer", refused=(_NO_PADDING,)
+    ),
+    "camembert": Sample(tokenizer="CamembertTokenizer", refused=(_NO_PADDING,)),
+    "distilbert": Sample(
+        tokenizer="DistilBertTokenizer", has_vocabulary=True, refused=(("Model", "activation", ("quick_gelu", "mish")),)
+    ),
+    "mpnet": Sample(
+        tokenizer="MPNetTokenizer",
+        has_vocabulary=True,
+        refused=(_ACTIVATION, ("Model", "relative_attention_num_buckets", (16, 64))),
+    ),
+    "electra": Sample(
+        {"embedding_size": 16},
+        tokenizer="ElectraTokenizer",
+        has_vocabulary=True,
+        refused=(
+            ("ForMultipleChoice", "summary_type", ("last", "mean")),
+            ("ForMultipleChoice", "summary_use_proj", (False,)),
+            ("ForMultipleChoice", "summary_activation", ("tanh",)),
+        ),
+    ),
+    "nomic_bert": dataclasses.replace(_ROTARY, kinds=KINDS[:4], tokenizer="BertTokenizer"),
+    "gte": dataclasses.replace(_ROTARY, kinds=KINDS[:4]),
+    "jina_embeddings_v3": dataclasses.replace(_ROTARY, kinds=KINDS[:5]),
+    "modernbert": Sample(
+        {**_IDS, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 8},
+        tokenizer="PreTrainedTokenizerFast",
+        changing={
+            **{name: tuple({"full_attention": rope} for rope in ropes) for name, ropes in _ROPE.items()},
+            "layer_types": (["sliding_attention"] * 3, ["full_attention", "full_attention", "sliding_attention"]),
+            **{"local_attention": (2, 7), "sliding_window": (0, 5), **_HEAD_SIZES},
+            **{"norm_eps": (1e-3, 1.0), "hidden_activation": ("relu", "silu")},
+        },
+        of_heads={
+            **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), (True, False)),
+            **dict.fromkeys(("classifier_bias", "decoder_bias"), (True, False)),
+            **{"classifier_activation": ("relu", "gelu"), "classifier_pooling": ("cls", "mean")},
+        },
+        refused=(
+            *(_HEAD_DIM, ("Model", "hidden_activation", ("quick_gelu", "mish"))),
+            *(("Model", "classifier_activation", ("quick_gelu", 3)), ("Model", "classifier_pooling", ("max", None))),
+            *(("Model", "norm_bias", ("x", 2)), ("Model", "sliding_window", ("7", -1, 2.5))),
+            ("Model", "tie_last_hidden_states", (False,)),
+        ),
+        telling={
+            **{"num_hidden_layers": 4, "local_attention": 6},
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {"full_attention": {"rope_theta": 500.0}, "sliding_attention": {"rope_theta": 50.0}},
+        },
+    ),
+}
+ROTARY = tuple(family for family in FAMILIES if FAMILIES[family].theta)
+PAIRS = [(family, kind) for family in FAMILIES for kind in SAMPLES[family].kinds]
+
+
+def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
+    """Save a random model of transformers, and return it."""
+    class_name = FAMILIES[family].class_name
+    sizes = {FAMILIES[family].own_name(name): value for name, value in SIZES.items()}
+    config = getattr(transformers, f"{class_name}Config")(**{**sizes, **SAMPLES[family].config, **more})
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{class_name}{kind}")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter))
+        for part in ("lm_head", "cls.predictions"):  # transformers ties the two names of this bias while it loads
+            if kind == "ForMaskedLM" and hasattr(model, part.partition(".")[0]):
+                head = model.get_submodule(part)
+                if hasattr(head, "bias"):
+                    head.bias.copy_(head.decoder.bias)
+    model.save_pretrained(folder)
+    return model
+
+
+def inputs(padding: int, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and a mask with padding at the right, at the left, inside, and a padding token that is not masked."""
+    ids, mask = np.random.default_rng(1).integers(3, 99, (rows, 17)), np.ones((rows, 17), int)
+    for row, columns in ((1, slice(9, None)), (3, slice(None, 3)), (2, slice(4, 5))):
+        mask[row, columns] = 0
+        if row != 2:
+            ids[row, columns] = padding
+    ids[0, 5] = padding
+    return ids, mask
+
+
+def modules_of(theirs: Any, **given: Any) -> tuple[dict[str, np.ndarray], Any]:
+    """Run a model; return the outputs of all modules with weights under their names in the family, and its output."""
+    values: dict[str, np.ndarray] = {}
+    hooks = [
+        module.register_forward_hook(lambda _, given, out, name=name: values.update({name: out.numpy()}))
+        for name, module in theirs.named_modules()
+        if isinstance(module, torch.nn.Linear | torch.nn.LayerNorm | torch.nn.Embedding) and "relative" not in name
+    ]
+    with torch.no_grad():
+        output = theirs(**{name: torch.as_tensor(array) for name, array in given.items()}, output_hidden_states=True)
+    for hook in hooks:
+        hook.remove()
+    return values, output
+
+
+# --- tokenizers, trained by the tokenizers library on some texts, as files of transformers ----------------------------
+
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
-
-# The family -> the class that its checkpoints name.
-CLASSES = {
-    "bert": "BertTokenizer",
-    "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-    "distilbert": "DistilBertTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "electra": "ElectraTokenizer",
-}
-SUCCESSORS = {
-    "nomic_bert": "BertTokenizer",
-    "gte": "XLMRobertaTokenizer",
-    "jina_embeddings_v3": "XLMRobertaTokenizer",
-    "modernbert": "PreTrainedTokenizerFast",
-}
-"""The same for BERT's successors."""
-WITH_VOCABULARY = ("roberta", "distilbert", "mpnet", "electra")
-"""The families whose vocabulary has a file of its own."""
+WITH_VOCABULARY = tuple(family for family in SAMPLES if SAMPLES[family].has_vocabulary)
 
 
 def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
     """Train the library's tokenizer; what a class of transformers adds is not there yet."""
     options: dict[str, Any] = {"vocab_size": size, "show_progress": False}
-    if family == "roberta":
+    name = SAMPLES[family].tokenizer
+    if name == "RobertaTokenizer":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer: Any = trainers.BpeTrainer(
             special_tokens=[*ROBERTA_TOKENS, "<mask>"], initial_alphabet=alphabet, **options
         )
-    elif family == "modernbert":
+    elif name == "PreTrainedTokenizerFast":
         return _train_modernbert(texts, size)
-    elif _class_name(family) in ("XLMRobertaTokenizer", "CamembertTokenizer"):
+    elif name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         trainer = trainers.UnigramTrainer(
             special_tokens=ROBERTA_TOKENS, unk_token="<unk>", **options | {"vocab_size": 3 * size}
         )
     else:
-        special = [*ROBERTA_TOKENS, "[UNK]", "<mask>"] if family == "mpnet" else BERT_TOKENS
+        special = [*ROBERTA_TOKENS, "[UNK]", "<mask>"] if name == "MPNetTokenizer" else BERT_TOKENS
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         tokenizer.normalizer = normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -86,29 +253,25 @@ def _train_modernbert(texts: Sequence[str], size: int) -> Tokenizer:
     return tokenizer
 
 
-def _class_name(family: str) -> str:
-    return (CLASSES | SUCCESSORS)[family]
-
-
 def family_folder(folder: Path, family: str, trained: Tokenizer, *, vocabulary: bool = False, **settings: Any) -> Path:
     """Write a folder of a family: tokenizer.json as transformers saves it, or the files of the vocabulary alone."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    name = _class_name(family)
+    name = SAMPLES[family].tokenizer
     config = {"model_type": family, "max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", config)
     if vocabulary:
         trained.model.save(str(folder))
-        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name} | settings))
+        write_json(folder / "tokenizer_config.json", {"tokenizer_class": name} | settings)
         return folder
-    if family == "modernbert":
+    if name == "PreTrainedTokenizerFast":
         named = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
         named |= {"mask_token": "[MASK]", "clean_up_tokenization_spaces": True} | settings
         transformers.PreTrainedTokenizerFast(tokenizer_object=trained, **named).save_pretrained(folder)
         return folder
     model = json.loads(trained.to_str())["model"]
     parts: dict[str, Any] = {"vocab": model["vocab"]}
-    if family == "roberta":
+    if name == "RobertaTokenizer":
         parts["merges"] = [tuple(merge) for merge in model["merges"]]
     elif isinstance(model["vocab"], list):
         parts["vocab"] = [tuple(piece) for piece in model["vocab"]]

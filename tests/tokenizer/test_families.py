@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import functools
 import itertools
-import json
 import random
+import shutil
 import struct
 import warnings
 from collections.abc import Sequence
@@ -21,18 +21,11 @@ from tokenizers.models import Unigram, WordPiece
 import minibert
 from minibert import BertTokenizer, ModelFormatError
 from minibert.checkpoint.files import locate
-from tests.support.family_tokenizers import (
-    BERT_TOKENS,
-    CLASSES,
-    ROBERTA_TOKENS,
-    SUCCESSORS,
-    WITH_VOCABULARY,
-    family_folder,
-    train,
-)
+from tests.support.families import BERT_TOKENS, ROBERTA_TOKENS, ROTARY, SAMPLES, WITH_VOCABULARY, family_folder, train
+from tests.support.json_files import change_json, read_json, write_json
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts, needs_data, udhr_lines
-from tests.support.tokenizer_files import AWKWARD_TEXTS
+from tests.support.tokenizer_files import AWKWARD_TEXTS, model_folder
 from tests.tokenizer.test_parity import compare, real_texts
 
 MASKS = ["a <mask> b<mask>c  <mask>  d", "</s> <s> x <pad> <unk> y", "[MASK] a  [SEP]b", "▁a Ġb ▁ Ġ"]
@@ -47,8 +40,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"return_token_type_ids": True},
 ]
 PAIRS: list[dict[str, Any]] = [{}, {"truncation": True, "max_length": 21}, {"truncation": "only_first"}]
-FAMILIES = CLASSES | SUCCESSORS
-KINDS = [*((family, False) for family in FAMILIES), *((family, True) for family in WITH_VOCABULARY)]
+KINDS = [*((family, False) for family in SAMPLES), *((family, True) for family in WITH_VOCABULARY)]
+CLASSES = {family: sample.tokenizer for family, sample in SAMPLES.items() if family not in ROTARY}
+"""The families before BERT's successors -> the class that minibert has for them."""
 
 
 @functools.cache
@@ -91,7 +85,7 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
     for given in ("[CLS]", ["</s>", "no such token", ""]):
         assert ours.convert_tokens_to_ids(given) == theirs.convert_tokens_to_ids(given)
     assert [ours.num_special_tokens_to_add(pair) for pair in (False, True)] == [2, 3 + (ours.sep_token == "</s>")]
-    assert ours.model_max_length == (514 if ours.sep_token == "[SEP]" or family in SUCCESSORS else 512)
+    assert ours.model_max_length == (514 if ours.sep_token == "[SEP]" or family in ROTARY else 512)
     for text in AWKWARD_TEXTS + MASKS:
         ids = theirs.encode(text)
         assert ours.tokenize(text) == theirs.tokenize(text)
@@ -101,7 +95,7 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
         for skip in (False, True):
             assert ours.decode(ids, skip) == theirs.decode(ids, skip)
     ours.save_pretrained(tmp_path / "saved")
-    (tmp_path / "saved" / "config.json").write_bytes((tmp_path / "model" / "config.json").read_bytes())
+    shutil.copy(tmp_path / "model" / "config.json", tmp_path / "saved")
     again, reference = load(tmp_path / "saved")
     assert type(reference) is type(theirs)
     assert again.init_kwargs == ours.init_kwargs
@@ -110,7 +104,7 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
 
 @needs_data
 @pytest.mark.parametrize("most", [200, pytest.param(100_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SAMPLES)
 def test_real_texts(tmp_path: Path, family: str, most: int) -> None:
     """The texts of test_parity.py, then spans of words from lines in 45 languages, each text once."""
     ours, theirs = load(family_folder(tmp_path, family, train(family, udhr_lines()[::3], 4000)))
@@ -154,9 +148,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("class_name", ["XLMRobertaTokenizerFast", "TokenizersBackend", "UnknownTokenizer", None])
 def test_the_class_decides_what_a_file_means(tmp_path: Path, class_name: str | None, change: str) -> None:
     folder = family_folder(tmp_path, "xlm-roberta", trained("xlm-roberta"))
-    for name, changed in (("tokenizer", CHANGES[change]), ("tokenizer_config", {"tokenizer_class": class_name})):
-        path = folder / f"{name}.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    change_json(folder / "tokenizer.json", **CHANGES[change])
+    change_json(folder / "tokenizer_config.json", tokenizer_class=class_name)
     ours, theirs = load(folder)
     assert compare(ours, theirs, AWKWARD_TEXTS, return_token_type_ids=False) == len(AWKWARD_TEXTS)
     assert ours.decode(ours.encode("a b")) == theirs.decode(theirs.encode("a b"))
@@ -186,12 +179,10 @@ def test_parts_of_a_file_that_are_not_those_of_its_class(tmp_path: Path, family:
         for lower in (True, False):
             for name in (CLASSES[family], "PreTrainedTokenizerFast", None):
                 folder = family_folder(tmp_path / f"{number} {lower} {name}", family, trained(family))
-                content = json.loads((folder / "tokenizer.json").read_text())
-                (content["model"] if set(changed) <= set(content["model"]) else content).update(changed)
-                (folder / "tokenizer.json").write_text(json.dumps(content))
-                settings = json.loads((folder / "tokenizer_config.json").read_text())
-                settings |= {"tokenizer_class": name, "do_lower_case": lower}
-                (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+                model = read_json(folder / "tokenizer.json")["model"]
+                inner = {"model": model | changed} if set(changed) <= set(model) else changed
+                change_json(folder / "tokenizer.json", **inner)
+                change_json(folder / "tokenizer_config.json", tokenizer_class=name, do_lower_case=lower)
                 ours, theirs = load(folder)
                 for pairs in (None, texts[::-1]):
                     found, expected = (one(texts, pairs, return_offsets_mapping=True) for one in (ours, theirs))
@@ -204,13 +195,12 @@ def test_parts_of_a_file_that_are_not_those_of_its_class(tmp_path: Path, family:
 @pytest.mark.parametrize(
     "class_name", ["own", "BertTokenizerFast", "PreTrainedTokenizerFast", "UnknownTokenizer", None]
 )
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SAMPLES)
 def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_name: str | None) -> None:
     """For BERT, ELECTRA and nomic with a generic class minibert returns token types: the models need them for pairs."""
     folder = family_folder(tmp_path, family, trained(family))
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["tokenizer_class"] = FAMILIES[family] if class_name == "own" else class_name
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    name = SAMPLES[family].tokenizer if class_name == "own" else class_name
+    change_json(folder / "tokenizer_config.json", tokenizer_class=name)
     if class_name == "BertTokenizerFast" and not {"[CLS]", "[SEP]"} <= set(trained(family).get_vocab()):
         return
     ours, theirs = load(folder)
@@ -229,26 +219,20 @@ FOLDERS = list(
 
 
 @pytest.mark.filterwarnings("ignore:.*replaces the normalizer")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", SAMPLES)
 def test_folders_that_do_not_say_what_they_are(tmp_path: Path, family: str) -> None:
     """tokenizer.json decides, whose normalizer is not that of the class; but a class that is called decides itself."""
     texts = ["He Go to School, é ÀB 中文 x", "Abc  def's"]
-    saved = json.loads((family_folder(tmp_path / "whole", family, trained(family)) / "tokenizer.json").read_text())
+    saved = read_json(family_folder(tmp_path / "whole", family, trained(family)) / "tokenizer.json")
     other = {"lowercase": False, "clean_text": True, "strip_accents": False, "handle_chinese_chars": False}
     is_word_piece = saved["model"]["type"] == "WordPiece"
     saved["normalizer"] = {"type": "BertNormalizer"} | other if is_word_piece else {"type": "Lowercase"}
-    name = FAMILIES[family]
+    name = SAMPLES[family].tokenizer
     for number, (config, settings) in enumerate(FOLDERS):
-        folder = tmp_path / f"f{number}"
-        folder.mkdir()
         contents = {"tokenizer": saved, "config": config, "tokenizer_config": settings}
-        for file, content in contents.items():
-            if content is not None:
-                (folder / f"{file}.json").write_text(json.dumps(content))
-        ours, theirs = (
-            minibert.AutoTokenizer.from_pretrained(folder),
-            transformers.AutoTokenizer.from_pretrained(folder),
-        )
+        there = {file: content for file, content in contents.items() if content is not None}
+        folder = model_folder(tmp_path / f"f{number}", **there)
+        ours, theirs = (library.AutoTokenizer.from_pretrained(folder) for library in (minibert, transformers))
         assert ours(texts)["input_ids"] == theirs(texts)["input_ids"]
         assert BertTokenizer.from_files(locate(folder))(texts)["input_ids"] == theirs(texts)["input_ids"]
         assert ours.do_lower_case == (not is_word_piece)
@@ -284,9 +268,8 @@ def test_a_normalizer_that_the_class_replaces_is_named(tmp_path: Path, steps: li
         "Replace": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
     }
     folder = family_folder(tmp_path, "xlm-roberta", trained("xlm-roberta"))
-    saved = json.loads((folder / "tokenizer.json").read_text())
-    saved["normalizer"] = {"type": "Sequence", "normalizers": [known.get(step, {"type": step}) for step in steps]}
-    (folder / "tokenizer.json").write_text(json.dumps(saved))
+    normalizer = {"type": "Sequence", "normalizers": [known.get(step, {"type": step}) for step in steps]}
+    change_json(folder / "tokenizer.json", normalizer=normalizer)
     with warnings.catch_warnings(record=True, action="always") as told:
         BertTokenizer.from_pretrained(folder)
     assert [str(folder / "tokenizer.json") in str(one.message) for one in told] == [True] * is_replaced
@@ -362,8 +345,7 @@ def test_special_tokens_under_names_of_their_own(tmp_path: Path, family: str, en
         pytest.skip("transformers does not convert it")
     folder = family_folder(tmp_path / "model", family, trained(family))
     named = {"image_token": entry}
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | ({inside: named} if inside else named)
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": False}))
+    change_json(folder / "tokenizer_config.json", add_bos_token=False, **({inside: named} if inside else named))
     ours, theirs = load(folder)
     texts = ["the other hehe  he", *AWKWARD_TEXTS]
     assert "he" in theirs.tokenize(texts[0])[1:-1]
@@ -377,8 +359,7 @@ def test_special_tokens_under_names_of_their_own(tmp_path: Path, family: str, en
 @pytest.mark.parametrize("class_name", ["RobertaTokenizer", "BertTokenizer", "GPTNeoXTokenizerFast"])
 def test_a_modernbert_ignores_the_class_that_its_files_name(tmp_path: Path, class_name: str) -> None:
     folder = family_folder(tmp_path, "modernbert", trained("modernbert"))
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": class_name}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    change_json(folder / "tokenizer_config.json", tokenizer_class=class_name)
     ours, theirs = load(folder)
     assert compare_all(ours, theirs, AWKWARD_TEXTS + MASKS) > 60
     assert list(ours("a", "b")) == ["input_ids", "attention_mask"]
@@ -388,8 +369,7 @@ def test_a_modernbert_ignores_the_class_that_its_files_name(tmp_path: Path, clas
 def test_a_model_without_token_types(tmp_path: Path, family: str) -> None:
     """The English models of gte have BERT's tokenizer, and some have no token types."""
     folder = family_folder(tmp_path, "nomic_bert", trained("bert"))
-    config = {"model_type": family, "type_vocab_size": 0, "max_position_embeddings": 8192}
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", {"model_type": family, "type_vocab_size": 0, "max_position_embeddings": 8192})
     ours, theirs = load(folder)
     assert compare_all(ours, theirs, AWKWARD_TEXTS) > 60
     assert ours.model_max_length == 8192

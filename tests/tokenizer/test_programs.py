@@ -17,9 +17,8 @@ import minibert
 from minibert.cli import main
 from minibert.inside import heads
 from tests.kernels.test_runtime import JOIN
-from tests.models.test_families import SIZES, make
 from tests.support import outcomes
-from tests.support.family_tokenizers import family_folder, train
+from tests.support.families import SIZES, family_folder, make, train
 from tests.support.marks import needs_fork
 from tests.support.text_data import english_texts
 

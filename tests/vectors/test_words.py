@@ -23,7 +23,7 @@ from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, emb
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.layers import join_subwords
 from tests.support.checkpoints import random_checkpoint
-from tests.support.family_tokenizers import CLASSES, SUCCESSORS, family_folder, train
+from tests.support.families import SAMPLES, family_folder, train
 from tests.support.random_checkpoints import random_model
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
@@ -329,7 +329,7 @@ MARKS = [chr(code) for code in range(0x3100) if all(version.category(chr(code))[
 MARKS += list("$+<=>^`|~（）！")
 
 
-@pytest.fixture(scope="module", params=CLASSES | SUCCESSORS)
+@pytest.fixture(scope="module", params=SAMPLES)
 def find(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Return a function: a word and texts -> its places, with the trained tokenizer of a family."""
     folder, texts = tmp_path_factory.mktemp(request.param), ["a bank, no bankers", "".join(MARKS), "中 央 銀 行 法 é"]
