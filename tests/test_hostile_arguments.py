@@ -23,17 +23,33 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert import BertConfig, BertModel, BertTokenizer, Edit, SentenceTransformer, exact, plot, search, similarity
+from minibert import (
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    CrossEncoder,
+    Edit,
+    MultiVectorEncoder,
+    SentenceTransformer,
+    SparseEncoder,
+    exact,
+    plot,
+    search,
+    similarity,
+)
 from minibert.checkpoint.files import locate
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.vectors import layers as vectors
 from tests.support.checkpoints import random_checkpoint
+from tests.support.multi_vectors import bert_folder, native
 from tests.support.refusals import Raises, array, itself, nested  # noqa: F401  # for VALUES
 from tests.support.report import REPORT
+from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
+from tests.support.task_models import CLASS_OF, NLI_LABELS, task_folder
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, minibert.ModelFormatError, minibert.DownloadError)
-SAMPLE, SEED = 1500, 20
+SAMPLE, SEED = 2000, 20
 
 
 class Index:
@@ -148,6 +164,20 @@ ENCODE = {
 }  # fmt: skip
 
 
+# A correct call of each task.
+TASK_CALLS: dict[str, dict[str, Any]] = {
+    "fill-mask": {"inputs": "a [MASK]", "top_k": 2, "targets": ["cat"], "tokenizer_kwargs": {}},
+    "text-classification": {"inputs": ["a cat", "b"], "top_k": 1, "function_to_apply": "softmax"},
+    "token-classification": {"inputs": "a cat", "aggregation_strategy": "max", "stride": 2, "ignore_labels": ["O"]},
+    "question-answering": {"inputs": {"question": "who?", "context": "a cat"}, "top_k": 2, "max_answer_len": 3,
+                           "doc_stride": 1},
+    "zero-shot-classification": {"sequences": "a cat", "candidate_labels": ["a", "b"], "multi_label": True,
+                                 "hypothesis_template": "It is {}."},
+    "next-sentence": {"inputs": {"text": "a", "text_pair": "b"}},
+    "feature-extraction": {"inputs": "a cat", "return_tensors": True, "tokenize_kwargs": {}},
+}  # fmt: skip
+
+
 def calls(folder: Path) -> list[Call]:
     model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
     sentences = SentenceTransformer(folder)
@@ -259,6 +289,20 @@ def calls(folder: Path) -> list[Call]:
     vary("encode_iter", sentences.encode_iter, **options, chunk_size=2)
     vary("encode_chunks", sentences.encode_chunks, **options, chunk_size=2, return_info=True)
 
+    scorer = CrossEncoder(model_folder(folder / "pairs", SEQUENCE, num_labels=1), backend="numpy")
+    add("CrossEncoder.predict", scorer.predict, inputs=[("a", "cat"), ("a", "b")], activation_fn="Tanh")
+    add("CrossEncoder.rank", scorer.rank, query="a", documents=texts, top_k=2)
+    sparse = SparseEncoder(model_folder(folder / "sparse", MASKED), backend="numpy")
+    add("SparseEncoder.encode", sparse.encode, max_active_dims=3)
+    add("SparseEncoder.decode", sparse.decode, embeddings=sparse.encode(texts), top_k=2)
+    of_tokens = MultiVectorEncoder(native(bert_folder(folder / "bert"), folder / "tokens"), backend="numpy")
+    add("MultiVectorEncoder.encode", of_tokens.encode, task="query", token_pooling=None)
+    add("MultiVectorEncoder.similarity", of_tokens.similarity, embeddings1=[matrix], embeddings2=[matrix])
+    for task, given in TASK_CALLS.items():
+        labels = {"id2label": NLI_LABELS} if task == "zero-shot-classification" else {}
+        pipe = minibert.pipeline(task, task_folder(folder / task, CLASS_OF[task], **labels), backend="numpy")
+        length = "max_seq_len" if task == "question-answering" else "max_length"
+        vary(f"pipeline({task})", pipe, **given, **{length: 20}, truncation=None, batch_size=1, padding=True)
     add("embed_tokens", minibert.embed_tokens, layers=[0, 1], layer_pooling="sum")
     add("word_occurrences", minibert.word_occurrences, texts=embedded)
     found.methods(embedded[0], "")

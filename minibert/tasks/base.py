@@ -82,7 +82,8 @@ class TextOptions:
         """Return the limit of a call on a model, and what happens to texts beyond it."""
         most, length = config.longest, self.max_length
         if length is not None and length > most:
-            raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
+            given = f"max_length={brief(length)}"
+            raise ValueError(f"{given}, but the model takes {most} tokens (max_position_embeddings).")
         length = token_limit(config, tokenizer) if length is None else length
         return TooLong(_TRUNCATIONS[self.truncation], length, "inputs", self.instead, "max_length")
 
@@ -313,6 +314,6 @@ def as_pair(value: Any, name: str, first: str, second: str) -> tuple[str, str]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is {shown(value)}; expected a dict with {first!r} and {second!r}.")
     if set(value) != {first, second}:
-        keys = ", ".join(sorted(map(repr, value)))[:200] or "no keys"
+        keys = ", ".join(sorted(map(brief, value)))[:200] or "no keys"
         raise ValueError(f"{name} has {keys}; expected {first!r} and {second!r}.")
     return check_text(value[first], f"{name}[{first!r}]"), check_text(value[second], f"{name}[{second!r}]")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
-from minibert._utils.validation import FloatArray, check_bool, check_int
+from minibert._utils.validation import FloatArray, brief, check_bool, check_int
 from minibert.bert.config import BertConfig
 from minibert.tasks.base import TaskPipeline, TextOptions, as_pair
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -122,7 +122,8 @@ class QuestionAnsweringPipeline(TaskPipeline):
     def _check_options(self, options: QuestionAnsweringOptions) -> None:
         limit, most = self._max_seq_len(options), self.model.config.max_length
         if limit > most:
-            raise ValueError(f"max_seq_len={limit}, but the model takes {most} tokens (max_position_embeddings).")
+            given = f"max_seq_len={brief(limit)}"
+            raise ValueError(f"{given}, but the model takes {most} tokens (max_position_embeddings).")
         if options.handle_impossible_answer and self.tokenizer.cls_token_id is None:
             raise ValueError("handle_impossible_answer=True needs [CLS], and the tokenizer has none. Leave it out.")
 

@@ -119,7 +119,8 @@ class TokenClassificationPipeline(TaskPipeline):
     def _check_options(self, options: TokenClassificationOptions) -> None:
         room = options.too_long(self.model.config, self.tokenizer).limit - self.tokenizer.num_special_tokens_to_add()
         if options.stride is not None and options.stride >= room:
-            raise ValueError(f"stride={options.stride}; expected less than {max(room, 0)}, a window's room for text.")
+            stride, most = brief(options.stride), max(room, 0)
+            raise ValueError(f"stride={stride}; expected less than {most}, a window's room for text.")
 
     def _check_input(self, value: Any, name: str, options: TokenClassificationOptions) -> _Text:
         if not options.is_split_into_words:

@@ -214,10 +214,11 @@ def maxsim(
     scores = np.zeros((len(queries), len(documents)), np.float32)
     if len(queries.vectors) and len(documents.vectors) and queries.shape[1] != documents.shape[1]:
         raise ValueError(f"a has vectors of length {queries.shape[1]}, b of {documents.shape[1]}; expected one length.")
-    for first, last in queries.parts():
-        x, offsets = queries.floats(first, last), queries.offsets[first : last + 1] - queries.offsets[first]
-        if len(x):
-            _score(ops or _default_ops(), x, offsets, documents, scores[first:last])
+    with np.errstate(over="ignore", invalid="ignore"):  # such scores are refused below
+        for first, last in queries.parts():
+            x, offsets = queries.floats(first, last), queries.offsets[first : last + 1] - queries.offsets[first]
+            if len(x):
+                _score(ops or _default_ops(), x, offsets, documents, scores[first:last])
     scores[:, np.diff(documents.offsets) == 0] = EMPTY_DOCUMENT
     if not np.isfinite(scores).all():
         raise ValueError("a vector holds NaN or infinity, or numbers so large that their products are.")

@@ -177,19 +177,13 @@ def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"in_features": 23}, "in_features=23, but the module before it gives vectors of length 24"),
         ({"out_features": 0}, "out_features=0"),
         ({"out_features": 14}, r"F32 \[13\]; expected \[14\]"),
         ({"bias": False}, r"linear.bias is F32 \[13\]; expected nothing"),
-        ({"bias": "yes"}, "bias='yes'"),
         ({"use_residual": True}, "residual.weight is missing"),
-        ({"activation_function": "torch.nn.modules.activation.PReLU"}, "PReLU"),
-        ({"activation_function": "os.system"}, "os.system"),
-        ({"activation_function": None}, "activation_function=None"),
-        ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
     ],
 )
-def test_bad_dense_configs(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+def test_dense_configs_that_do_not_fit_the_weights(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     kind, good, tensors = dense(24, 13)
     folder = model_with_modules(tmp_path / "model", [MEAN, (kind, {**good, **config}, tensors)])
     with pytest.raises(ModelFormatError, match=message):
@@ -211,16 +205,6 @@ def test_bad_dense_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"linear\.bias is I64"):
         SentenceTransformer(folder)
     weights.unlink()
-    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"\x80\x02\x8a\x0a of torch 1.5")
-    with pytest.raises(ModelFormatError, match=r"pytorch_model\.bin.*before torch 1\.6"):
-        SentenceTransformer(folder)
-
-
-def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
-    tensors = random_tensors(norm_weight=(24,), norm_bias=(24,))
-    folder = model_with_modules(tmp_path / "a", [MEAN, ("LayerNorm", {"dimension": 23}, tensors)])
-    with pytest.raises(ModelFormatError, match="dimension=23, but the module before it"):
-        SentenceTransformer(folder)
-    folder = model_with_modules(tmp_path / "b", [MEAN, ("Normalize", {"module_input_name": "token_embeddings"}, None)])
-    with pytest.raises(ModelFormatError, match="token_embeddings"):
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"\x80\x02\x8a\x0a not of torch")
+    with pytest.raises(ModelFormatError, match=r"pytorch_model\.bin"):
         SentenceTransformer(folder)

@@ -87,7 +87,7 @@ CHANGES_NOTHING: list[Case] = [
 
 # (file, setting, values): each is refused, or warned of, by its name.
 NAMED: list[tuple[str, str, list[Any]]] = [
-    (SETTINGS, "max_seq_length", [0, -1, "7", 7.0, True]),
+    (SETTINGS, "max_seq_length", [0, 1, -1, "7", 7.0, True]),
     (SETTINGS, "transformer_task", ["fill-mask", "x", None]),
     (SETTINGS, "modality_config", [None, {}, {"text": {**TEXT, "method_output_name": "pooler_output"}},
                                    {"text": TEXT, "message": {**TEXT, "format": "flat"}}]),
@@ -109,13 +109,13 @@ NAMED: list[tuple[str, str, list[Any]]] = [
     ("sentence_xlnet_config.json", "query_length", [5]),
     (TOKENS, "padding_side", ["left"]),
     (TOKENS, "model_input_names", [["input_ids"]]),
-    (POOLING, "pooling_mode", ["x", 5, []]),
+    (POOLING, "pooling_mode", ["x", 5, [], ["mean", "median"], {"a": 1}]),
     (POOLING, "pooling_mode_x", [True, False]),
     (POOLING, "include_prompt", ["x", None]),
     (POOLING, "embedding_dimension", [25, None]),
     (POOLING, "word_embedding_dimension", [25]),
     (POOLING, "another", [1]),
-    (DENSE, "activation_function", [f"{ACTIVATION}ELU", "torch.nn.functional.relu", "my.Activation", "Tanh", None]),
+    (DENSE, "activation_function", [f"{ACTIVATION}ELU", "torch.nn.functional.relu", "os.system", "Tanh", None]),
     (DENSE, "in_features", [25]),
     (DENSE, "bias", ["x", None]),
     (DENSE, "module_input_name", ["token_embeddings"]),
@@ -130,10 +130,10 @@ NAMED: list[tuple[str, str, list[Any]]] = [
     (LAST, "module_output_name", ["token_embeddings"]),
     (LAST, "another", [1]),
     (HOME, "model_type", ["CrossEncoder", "SparseEncoder", "MultiVectorEncoder", "x"]),
-    (HOME, "default_prompt_name", ["x"]),
-    (HOME, "prompts", [{"query": None}, ["x"]]),
+    (HOME, "default_prompt_name", ["x", ["query"]]),
+    (HOME, "prompts", [{"query": None}, {"query": 3}, ["x"]]),
     (HOME, "similarity_fn_name", ["maxsim"]),
-    (HOME, "truncate_dim", [0, "x"]),
+    (HOME, "truncate_dim", [0, -1, "x"]),
 ]  # fmt: skip
 
 
@@ -196,6 +196,13 @@ def test_settings_that_are_refused_or_warned_of_by_name(
         with pytest.raises((ModelFormatError, UserWarning), match=re.escape(name)) as caught:
             minibert.SentenceTransformer(folder)
         assert inner in str(caught.value), value
+
+
+@pytest.mark.parametrize("file", [SETTINGS, HOME, DENSE])
+def test_a_file_that_holds_no_object_is_named(file: str, model: Path, tmp_path: Path) -> None:
+    write_json(changed(model, tmp_path / "model", file, {}) / file, [])
+    with pytest.raises(ModelFormatError, match=re.escape(file)):
+        minibert.SentenceTransformer(tmp_path / "model")
 
 
 @pytest.mark.parametrize("value", [False, 0, "", [], {}, None])

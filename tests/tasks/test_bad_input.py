@@ -32,11 +32,9 @@ ANY_TASK: Refused = {
     ("inputs", TypeError): (None, 3, b"the cat", [TEXT, 3], [TEXT, None], np.array([[TEXT]])),
     ("inputs", ValueError): ("half \ud800",),
     ("truncation", ValueError): ("cut", 1),
-    ("max_length", ValueError): (0, 65, 1),
-    ("max_length", TypeError): ("8",),
+    ("max_length", ValueError): (0, 65, 1, 10**5000),
     ("padding", ValueError): ("wide",),
     ("batch_size", ValueError): (0,),
-    ("batch_size", TypeError): (1.5,),
     ("maxlength", TypeError): (8,),
 }
 
@@ -54,10 +52,8 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
             ("inputs", ValueError): (TEXT, [MASKED, TEXT]),
             ("inputs", TypeError): ({"text": MASKED},),
             ("top_k", ValueError): (0,),
-            ("top_k", TypeError): ("5",),
             ("targets", ValueError): ([], ["cat", "xyzzy"], "漢", [" "], ""),
             ("targets", TypeError): ([3], 3),
-            ("tokenizer_kwargs", TypeError): ([1],),
             ("tokenizer_kwargs", ValueError): ({"stride": 3},),
         },
     ),
@@ -69,7 +65,6 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
             ("inputs", ValueError): ({"text_pair": TEXT}, {}, {"text": TEXT, "label": 1}),
             ("inputs", TypeError): ({"text": TEXT, "text_pair": None}, [[TEXT, TEXT]], [[TEXT]], [[[TEXT, 3]]]),
             ("top_k", ValueError): (0,),
-            ("top_k", TypeError): ("",),
             ("function_to_apply", ValueError): ("relu", 3),
         },
     ),
@@ -94,7 +89,7 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
     (
         "token-classification",
         {"inputs": TEXT, "aggregation_strategy": "max"},
-        {("stride", ValueError): (-1, 62), ("stride", TypeError): ("4",)},
+        {("stride", ValueError): (-1, 62, 10**5000)},
     ),
     (
         "token-classification",
@@ -111,9 +106,7 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
             ("context", ValueError): ("", " \n ", "\u200b\u200b"),
             ("inputs", TypeError): (ASKED,),
             ("top_k", ValueError): (0,),
-            ("top_k", TypeError): (None,),
             ("max_answer_len", ValueError): (0,),
-            ("max_answer_len", TypeError): (None,),
             ("max_seq_len", ValueError): (65,),
             ("max_length", ValueError): (20,),
             ("doc_stride", ValueError): (-1,),
@@ -129,8 +122,6 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
             ("candidate_labels", TypeError): (None, ["a", 3], 3),
             ("candidate_labels", ValueError): ([], "", " , ", ["a", " "]),
             ("hypothesis_template", ValueError): ("It is so.", "{x}", "{} {}", "{", "{0[a]}"),
-            ("hypothesis_template", TypeError): (3,),
-            ("multi_label", TypeError): ("yes",),
         },
     ),
     (
@@ -146,7 +137,6 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
         {
             ("inputs", TypeError): ({"text": TEXT},),
             ("return_tensors", ValueError): ("tf",),
-            ("return_tensors", TypeError): (1,),
             ("tokenize_kwargs", ValueError): ({"add_special_tokens": False},),
         },
     ),
