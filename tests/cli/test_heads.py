@@ -136,6 +136,18 @@ def test_files(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         assert "--prompt 'another '" in err
 
 
+@pytest.mark.parametrize(("verb", "model"), [(["sparse"], "MaskedLM"), (["rerank", "q"], "SequenceClassification")])
+def test_lines_that_are_too_long_can_be_refused(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: list[str], model: str
+) -> None:
+    output = tmp_path / "out.jsonl"
+    arguments = in_home(home, *verb, "-i", "lines.txt", "-o", str(output), "-m", model, "--truncation", "error")
+    code, _, err = run(capsys, *arguments)
+    assert (code, "1 input line" in err, "the limit is 64" in err, output.exists()) == (1, True, True, False), err
+    assert run(capsys, *arguments, "--on-error", "null")[0] == 0
+    assert sum(None in json.loads(line).values() for line in output.read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize("kind", ["sparse", "rerank"])
 def test_an_interrupted_run_ends_with_the_same_bytes(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
