@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_bool, check_choice, check_int
@@ -61,11 +61,11 @@ def wrong(field: str, text: str) -> ServiceError:
 
 
 @contextlib.contextmanager
-def blamed_on(param: str | None, *, of_param: bool = False, errors: Any = (TypeError, ValueError)) -> Iterator[None]:
+def blamed_on(param: str, *, of_param: bool = False) -> Iterator[None]:
     """Turn an error of the library into an error about a field of the request."""
     try:
         yield
-    except errors as error:
+    except (TypeError, ValueError) as error:
         raise ServiceError("invalid", str(error), param=param, of_param=of_param) from error
 
 

@@ -124,15 +124,15 @@ def test_calls_that_cannot_be_answered_say_why(service: Served, folder: Path) ->
         for texts, tokenized, message in calls:
             with pytest.raises((TypeError, ValueError), match=message):
                 client.encode(texts, is_tokenized=tokenized)
-        with pytest.raises(ValueError, match=r"blocking=False: encode waits .*use encode_async"):
+        with pytest.raises(ValueError, match=r"blocking=False.*encode_async"):
             client.encode(TEXTS, blocking=False)
-        with pytest.warns(UserWarning, match="1 of 2 texts are longer than the limit"):
+        with pytest.warns(UserWarning, match="1 of 2 texts"):
             client.encode(["a", "word " * 600])
-    with pytest.raises(ValueError, match=r"is_tokenized=True: a service takes tokens.*ip="):
+    with pytest.raises(ValueError, match=r"is_tokenized=True.*ip="):
         BertClient(model=str(folder)).encode([["a"]], is_tokenized=True)  # type: ignore[list-item]
     with (
         BertClient(ip=service.url, pooling_layer=99) as client,
-        pytest.raises(ValueError, match=r"400: pooling_layer=99; this model has \d+ layers"),
+        pytest.raises(ValueError, match="400: pooling_layer=99"),
     ):
         client.encode(TEXTS)
 
@@ -145,7 +145,7 @@ def test_calls_that_cannot_be_answered_say_why(service: Served, folder: Path) ->
         (200, b'{"result": "x"}', ConnectionError, "is not a service"),
         (503, b'{"error": "the service is stopping"}', RuntimeError, "503: the service is stopping"),
         (429, b'{"error": "wait"}', RuntimeError, "429: wait"),
-        (401, b'{"error": "no key"}', ValueError, "401: it wants an API key, which BertClient cannot send"),
+        (401, b'{"error": "no key"}', ValueError, "401: .*API key"),
         (404, b'{"detail": 1}', ValueError, "404: "),
         (404, b"[]", ValueError, "404: "),
     ],

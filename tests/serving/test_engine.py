@@ -89,7 +89,7 @@ def test_a_step_of_few_tokens_waits_for_requests_that_are_about_to_come(model: S
         bad, good = engine.submit(job([5], units=[ValueError("bad")])), submit(5, "good")
         engine.hold(False)
         assert answer(good) == ["good"]
-        with pytest.raises(ServiceError, match="input 0 cannot be computed"):
+        with pytest.raises(ServiceError, match="input 0 "):
             answer(bad)
         engine.hold(True)
         last = submit(5, "last")
@@ -104,10 +104,10 @@ def test_a_text_that_cannot_be_computed_fails_alone(engine: Engine, caplog: pyte
     good += [engine.submit(job([5] * 3)) for _ in range(5)]
     gate.opened.set()
     assert [answer(one) for one in good] == [[0, 1, 2]] * 10
-    with pytest.raises(ServiceError, match="input 1 cannot be computed: there is not enough memory") as caught:
+    with pytest.raises(ServiceError, match=r"input 1 .*memory") as caught:
         answer(bad)
     assert caught.value.kind == "failed"
-    with pytest.raises(ServiceError, match="input 0 cannot be computed: an error of the service") as caught:
+    with pytest.raises(ServiceError, match=r"input 0 .*log") as caught:
         answer(worse)
     assert "secret" not in caught.value.message
     assert "1 TiB" in caplog.text
@@ -126,9 +126,9 @@ ONES, NAN = np.ones(2, dtype=np.float32), np.array([1, np.nan], dtype=np.float32
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: job([1, 1], units=[ONES, NAN]), "input 1 cannot be computed: its vector is not finite"),
-        (lambda: job([1, 1], Short()), "cannot be computed"),
-        (lambda: Job(FakeKind(), [0], [1], lambda results: 1 / 0), "the answer cannot be made"),
+        (lambda: job([1, 1], units=[ONES, NAN]), "input 1 .*not finite"),
+        (lambda: job([1, 1], Short()), "input 0 "),
+        (lambda: Job(FakeKind(), [0], [1], lambda results: 1 / 0), "answer"),
     ],
 )
 def test_what_cannot_be_computed_is_an_error_of_its_request(
@@ -146,7 +146,7 @@ def test_vectors_that_the_modules_make_infinite_are_errors(model: SentenceTransf
     broken.pipeline = dataclasses.replace(model.pipeline, modules=(module,))
     with Engine(broken) as engine:
         for text in ("a cat", LONG):
-            with pytest.raises(ServiceError, match="vector is not finite") as error:
+            with pytest.raises(ServiceError, match="not finite") as error:
                 engine.embed([text], truncation="split")
             assert error.value.kind == "failed"
 
@@ -179,16 +179,14 @@ def test_an_interrupted_call_is_not_computed(model: SentenceTransformer, monkeyp
         raise KeyboardInterrupt
 
     with Engine(model) as engine:
-        gate = Gate()
-        first = engine.submit(job([1], gate))
-        assert gate.entered.wait(PATIENCE_SECONDS)
+        gate = busy(engine)
         with monkeypatch.context() as patch:
             patch.setattr(Future, "result", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 engine.embed(["a", "b", "c"])
         assert (engine.load().queued_jobs, engine.load().cancelled_units) == (0, 3)
         gate.opened.set()
-        assert first.result(PATIENCE_SECONDS) == [0]
+        assert answer(engine.submit(job([1]))) == [0]
 
 
 def test_a_block_that_ends_by_an_error_does_not_compute_what_is_queued(model: SentenceTransformer) -> None:
@@ -254,7 +252,7 @@ def test_closing_finishes_what_was_admitted_and_refuses_the_rest(model: Sentence
     closing.start()
     while engine.load().ready:
         pass
-    with pytest.raises(ServiceError, match="the service is stopping") as caught:
+    with pytest.raises(ServiceError, match="stopping") as caught:
         engine.submit(job([1]))
     assert caught.value.kind == "unavailable"
     gate.opened.set()
@@ -273,7 +271,7 @@ def test_an_engine_that_dies_fails_all_requests_and_says_so(
     monkeypatch.setattr(Scheduler, "finished", lambda *step: 1 / 0)  # an error outside of the work
     gate.opened.set()
     for future in waiting:
-        with pytest.raises(ServiceError, match="the engine has stopped"):
+        with pytest.raises(ServiceError, match="stopped"):
             answer(future)
     assert not engine.load().alive
     with pytest.raises(ServiceError, match="stopping"):
@@ -315,8 +313,6 @@ def test_token_ids_are_computed_as_they_are(engine: Engine, model: SentenceTrans
     np.testing.assert_array_equal(engine.embed(rows).value, expected)
     found = engine.embed([row[1:-1] for row in rows if len(row) > 2], add_special_tokens=True)
     np.testing.assert_array_equal(found.value, expected[[i for i, row in enumerate(rows) if len(row) > 2]])
-    cut = engine.embed([[rows[0][0], *[5] * 200, rows[0][-1]]])
-    assert (cut.usage.truncated, cut.usage.n_tokens) == ((0,), (64,))
 
 
 def test_token_ids_are_cut_on_the_side_that_is_asked_for(engine: Engine, model: SentenceTransformer) -> None:
@@ -463,16 +459,10 @@ def test_a_limit_that_is_shorter_than_the_prompt(model: SentenceTransformer) -> 
 def test_what_is_pooled_alike_is_computed_together(engine: Engine) -> None:
     served = engine.models.of(TextEmbedder)
     kind = served.prepare(["a"], VectorOptions()).job.kind
-    for same in (
-        {"dimensions": 4},
-        {"normalize": False},
-        {"modules": False},
-        {"max_tokens": 9},
-        {"truncation": "error"},
-    ):
-        assert served.prepare(["b"], VectorOptions(**same)).job.kind == kind
-    for other in ({"pooling": "cls"}, {"layers": 1}, {"tokens": True}, {"late_chunking": True}):
-        assert served.prepare(["b"], VectorOptions(**other)).job.kind != kind
+    same = {"dimensions": 4}, {"normalize": False}, {"modules": False}, {"max_tokens": 9}, {"truncation": "error"}
+    other = {"pooling": "cls"}, {"layers": 1}, {"tokens": True}, {"late_chunking": True}
+    for options in (*same, *other):
+        assert (served.prepare(["b"], VectorOptions(**options)).job.kind == kind) == (options in same)
 
 
 def test_an_observer_that_raises_is_logged_and_removed(
@@ -514,7 +504,7 @@ def test_what_the_labels_mean_is_in_the_config(tmp_path: Path, problem_type: str
 def test_an_engine_of_a_cross_encoder_alone(ranker: CrossEncoder) -> None:
     with Engine(ranker, settings=Settings(truncation="error", default_prompt_name="x")) as engine:
         engine.warm_up()
-        with pytest.raises(ServiceError, match="gives scores of texts; this route needs a model that gives vectors"):
+        with pytest.raises(ServiceError, match=r"gives scores .*needs .*vectors"):
             engine.embed(["a"])
         with pytest.raises(ServiceError, match=r"inputs\[0\] has \d+ tokens"):
             engine.score([("a", LONG)])

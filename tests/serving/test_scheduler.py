@@ -130,7 +130,7 @@ def test_a_request_is_refused_only_if_the_estimated_wait_is_longer_than_the_limi
     while scheduled.estimated_wait(True) <= 10:
         scheduled.admit(job([100] * 20))
         admitted += 1
-    with pytest.raises(ServiceError, match=r"the estimated wait is 10 seconds, the limit is 10") as caught:
+    with pytest.raises(ServiceError, match=r"wait is 10 .*limit is 10") as caught:
         scheduled.admit(job([100] * 20))
     assert scheduled.estimated_wait(True) > 10
     assert admitted * 2000 == scheduled.queued_tokens

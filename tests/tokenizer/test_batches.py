@@ -110,7 +110,7 @@ def test_sixteen_threads_share_one_tokenizer(tokenizer: BertTokenizer) -> None:
     ]
     expected = [tokenizer(texts, **some)["input_ids"] for some in options]
     with ThreadPoolExecutor(16) as pool:
-        calls = [index % len(options) for index in range(320)]
+        calls = [index % len(options) for index in range(96)]
         results = list(pool.map(lambda index: tokenizer(texts, **options[index])["input_ids"], calls))
     for index, result in zip(calls, results, strict=True):
         np.testing.assert_array_equal(result, expected[index])

@@ -100,7 +100,7 @@ def test_a_part_of_a_text_or_a_pair_has_the_tokens_of_the_whole(
     tokenizer = tokenizer_of(tmp_path_factory.mktemp(name), **TOKENIZERS[name])
     options: dict[str, Any] = {"truncation_side": side}
 
-    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(text=TEXTS, other=TEXTS | st.just("a cat"), length=st.integers(3, 40), read=st.sampled_from([1, 8]))
     def compare(text: str, other: str, length: int, read: int) -> None:
         for pairs in (None, [text, other, text]):
@@ -202,7 +202,7 @@ def test_what_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
         lambda: plain([["a"], text.split()], is_split_into_words=True, truncation=True, max_length=9),
     ]
     for call in refused:
-        with pytest.raises(ValueError, match=r"text 1 cannot be tokenized: it has \d\d,\d\d\d characters"):
+        with pytest.raises(ValueError, match=r"text 1 .*\d\d,\d\d\d characters"):
             call()
     for tokenizer, accepted in ((whole, text[:30_000]), (plain, text)):
         assert len(tokenizer.encodings([accepted], truncation=False)[0]) > 10_000
