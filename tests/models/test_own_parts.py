@@ -295,9 +295,10 @@ def test_large_features_behind_a_norm_do_not_take_the_bits_of_the_others(tmp_pat
             model = load(tmp_path, compute_type=compute_type)
             found = model(ids).last_hidden_state
             shared = load(tmp_path, compute_type=compute_type, shared_weights=True)
-            twin = load(tmp_path, compute_type=compute_type, backend="numpy")
             assert shared(ids).last_hidden_state.tobytes() == found.tobytes()
-            np.testing.assert_allclose(twin(ids).last_hidden_state, found, rtol=0, atol=0.05)
+            if s == 1000:
+                twin = load(tmp_path, compute_type=compute_type, backend="numpy")(ids[:3]).last_hidden_state
+                np.testing.assert_allclose(twin, found[:3], rtol=0, atol=0.05)
             error = np.sqrt(np.mean((found - wanted) ** 2))
             assert error <= 1.3 * errors.setdefault(compute_type, error), (s, compute_type)
 
