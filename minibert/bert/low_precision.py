@@ -76,7 +76,7 @@ EXP2_SHORT = (0.99999926, 0.69312181, 0.24024745, 0.05591786, 0.0095701)
 
 _PART = 16  # features that are negated together: one vector of the kernels
 _LANES = 16  # partial sums of a row of exponentials
-_ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
+_ROWS = 16  # that are quantised at once, so that a whole weight in float64 is never in memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +143,10 @@ def compute_type_of(weights: Weights) -> str:
     return next(name for name, names in FORMATS_OF.items() if set(names) == used)
 
 
-def quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[IntArray, FloatArray]:
-    """Represent each group of a row by integers and a scale: values = whole * scale, rounded.
+def quantise(
+    values: FloatArray, form: Format, most: int, total: int, factor: float = 1.0
+) -> tuple[IntArray, FloatArray]:
+    """Represent each group of a row by integers and a scale: factor * values = whole * scale, rounded.
 
     The size of a group is its largest number, without signs, or the sum of its numbers divided by `total`, if that is
     larger. The size becomes the integer `most`.
@@ -155,6 +157,7 @@ def quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[I
     form : Format
     most : int       the largest size of an integer
     total : int      times `most`: the largest sum of the sizes of a group's numbers
+    factor : float   a power of two
 
     Returns
     -------
@@ -166,7 +169,7 @@ def quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[I
     scales = np.empty(whole.shape[:2], np.float32)
     for first in range(0, rows, _ROWS):
         part = slice(first, first + _ROWS)
-        whole[part], scales[part] = _quantise(values[part], form, most, total)
+        whole[part], scales[part] = _quantise(values[part] * np.float32(factor), form, most, total)
     return whole, scales
 
 
@@ -250,8 +253,8 @@ class QuantisedLinear:
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
     """Quantise a weight after dividing it by n, the number of rows of the Hadamard matrix H, because H H = n I."""
-    weight = linear.weight * np.float32(0.5 ** len(form.distances))
-    whole, scales = quantise(weight, form, form.weight_most, form.group)
+    factor = 0.5 ** len(form.distances)
+    whole, scales = quantise(linear.weight, form, form.weight_most, form.group, factor)
     bias = np.asarray(linear.bias, np.float32)
     return QuantisedLinear(linear.paths, linear.shape, whole, scales, bias, form, linear.gated)
 

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import pickle
+import tracemalloc
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -391,6 +392,20 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
     assert isinstance(packed, PackedLinear)
     assert packed.format is not None
     assert packed.panels.nbytes <= part * dense.weight.nbytes
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_a_weight_is_quantised_in_little_memory(compute_type: str) -> None:
+    """While a model is loaded, there is one weight in float32, and no copy of it."""
+    dense = Linear(("encoder.dense",), np.ones((2048, 1024), np.float32), np.zeros(2048, np.float32))
+    form = FORMATS[compute_type]
+    tracemalloc.start()
+    try:
+        kept = low_precision.quantise_linear(dense, form)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak - kept.whole.nbytes - kept.scales.nbytes < dense.weight.nbytes / 4
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
