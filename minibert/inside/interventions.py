@@ -1,4 +1,4 @@
-"""Change one part inside a model and measure the effect: leave out heads or tokens, patch states or heads.
+"""CopyEdit one part inside a model and measure the effect: leave out heads or tokens, patch states or heads.
 
 The layers below the changed one are not computed again: a copy begins with the hidden state that the clean run had
 there. The copies lie in one packed batch, as many as fit. A copy that is not changed gives the bits of the clean run.
@@ -28,7 +28,7 @@ _TOKENS_AT_ONCE = 8 * TOKENS_PER_STEP
 _NUMBERS_AT_ONCE = 1 << 24
 
 
-Change: TypeAlias = Callable[[int, int, FloatArray], None]
+CopyEdit: TypeAlias = Callable[[int, int, FloatArray], None]
 """A function of the number of the copy, the row of the sequence, and its array. It changes the array in place."""
 
 
@@ -40,8 +40,8 @@ def run_copies(
     *,
     last: int | None = None,
     change_state: Callable[[int, FloatArray], None] = lambda number, state: None,
-    value: Change | None = None,
-    context: Change | None = None,
+    value: CopyEdit | None = None,
+    context: CopyEdit | None = None,
 ) -> Iterator[Any]:
     """Yield the output of each copy of a traced batch, computed from hidden state `first` on.
 
@@ -107,8 +107,8 @@ class _ChangedAttention(WrappedOps):
     path: str
     next: int
     rows: int
-    value: Change | None
-    context: Change | None
+    value: CopyEdit | None
+    context: CopyEdit | None
 
     def attention(self, inputs: AttentionInput, **options: bool) -> AttentionOutput:
         """Compute attention, with the changes in the one layer."""
@@ -123,7 +123,7 @@ class _ChangedAttention(WrappedOps):
         self.next += len(inputs.cu_seqlens) - 1
         return output
 
-    def _apply(self, change: Change, array: FloatArray, cu_seqlens: IntArray) -> None:
+    def _apply(self, change: CopyEdit, array: FloatArray, cu_seqlens: IntArray) -> None:
         for j in range(len(cu_seqlens) - 1):
             copy, sequence = divmod(self.next + j, self.rows)
             change(copy, sequence, array[cu_seqlens[j] : cu_seqlens[j + 1]])

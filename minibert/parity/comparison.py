@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted, some_of
-from minibert.parity.citation import about
 from minibert.parity.diagnosis.causes import diagnose, namings
 from minibert.parity.diagnosis.forward import Forward
 from minibert.parity.diagnosis.mistake import Mistake, Recipe
@@ -25,7 +24,7 @@ from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
-from minibert.parity.report import UNIT, Report, Row
+from minibert.parity.report import UNIT, Report, Row, about
 from minibert.parity.symbols import ENTRIES, FIRST_STATES, states_of
 from minibert.parity.truth import (
     HALF_PRECISIONS,

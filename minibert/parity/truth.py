@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -362,18 +362,11 @@ class Values:
         runs = [Values(self._subject, self._inputs, names, ops) for ops in _ops_of(precision)]
         units: dict[str, Unit] = {}
         for name in dict.fromkeys(names):
-            true = self.unmasked(name)
-            least = max(_LEAST_UNIT * rms(true), 1e-300)
-            units[name] = Unit(least, least)
-            for run in runs:
-                with np.errstate(all="ignore"):
-                    value = unmasked(run[name], mask_of(name, self.mask))
-                    # Look-ups are recorded as they are in the tables; a port in half precision rounds them.
-                    rounds = precision != "float32" and name != VECTOR
-                    value = round_to(precision, value) if rounds else value
-                    error = np.nan_to_num(np.abs(value - true), posinf=np.inf)
-                worst = Unit(rms(error), float(error.max(initial=0.0)))
-                units[name] = Unit(*map(max, units[name], worst))
+            plain = [unmasked(run[name], mask_of(name, self.mask)) for run in runs]
+            if precision != "float32" and name != VECTOR:
+                # Look-ups are recorded as they are in the tables; a port in half precision rounds them.
+                plain = [round_to(precision, value) for value in plain]
+            units[name] = Unit.of(self.unmasked(name), plain)
         return units
 
 
@@ -382,6 +375,14 @@ class Unit(NamedTuple):
 
     rms: float
     largest: float
+
+    @classmethod
+    def of(cls, true: FloatArray, plain: Iterable[FloatArray], least: float = _LEAST_UNIT) -> Unit:
+        """Return the largest errors of plain computations of true values; at least a part of the values' RMS."""
+        floor = max(least * rms(true), 1e-300)
+        with np.errstate(all="ignore"):
+            errors = [np.nan_to_num(np.abs(value - true), posinf=np.inf) for value in plain]
+        return cls(max([floor, *map(rms, errors)]), max([floor, *(float(error.max(initial=0)) for error in errors)]))
 
 
 def _ops_of(precision: str) -> list[Ops]:

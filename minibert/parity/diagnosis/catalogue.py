@@ -3,8 +3,11 @@
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
 embeddings, T ids, W weights, C residual and order, D dropout and precision, K heads, P the vector of a text, H names of
-states, R rotary positions, F the gate. The texts and remedies are on the page mistakes.md. Some mistakes are possible
-in one family only (`_FITS`).
+states, R rotary positions, F the gate.
+
+`_ROWS` has all that a mistake computes, and which models can have it; its text and its remedy are on the page
+mistakes.md. The order is that of `_ROWS`: of mistakes that explain a value equally well, the first one is named, so the
+plain formula is before those that are near it.
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate
@@ -20,9 +23,7 @@ in one family only (`_FITS`).
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -43,59 +44,143 @@ from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_b
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in ENTRIES}
 _SUMS = ("attention_sum", "output_sum")
 _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "gate", "up", "attention", "output")
-_OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
-_OF_HEADS = ("tanh", "relu", "gelu", "gelu_tanh", "silu", "none")
-_BASES = (1_000.0, 10_000.0, 20_000.0, 80_000.0, 160_000.0, 500_000.0)
-_CUTS = (64, 128, 256)
-_ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{name}" for name in _OTHERS))
+_TRANSPOSED = (*DENSE[:4], "pooler_dense", "transform_dense")
+_WITH_BIAS = (*DENSE[:7], "logits", "transform_dense", "predictions", "projected")
 
 
-# What a port takes for the mask. The last ones are about rows whose mask has no ones (see `mask_as`).
-_MASKS: dict[str, Callable[[Padded, BertConfig], Any]] = {
-    "inverted": lambda inputs, config: ~inputs.mask,
-    "length": wrong.length,
-    "padding": lambda inputs, config: inputs.ids != (config.pad_token_id or 0),
-    "first-text": lambda inputs, config: inputs.types == 0,
-    "second-text": lambda inputs, config: inputs.types > 0,
-    "nothing": lambda inputs, config: np.zeros_like(inputs.mask),
-}
-_EMPTY_ROWS = ("", "-alike", "-zeros")
-_SWAPPED = wrong.fed(
-    types=lambda inputs, config: inputs.mask.astype(np.int64), mask=lambda inputs, config: inputs.types > 0
-)
+# Of which models a mistake is harmless, and which models can have it.
 
-# The mistakes without what the page says of them; those that the page does not have are left out.
-_WHAT_IS: dict[str, Mistake] = {
-    **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, wrong.CURVES, strict=True)},
-    "G3.pooler": wrong.curve("none", "pooler"),
-    **{f"G4.{name}": wrong.curve(name, "pooler", "transform_act") for name in _OF_HEADS},
-    "K1.no-pooler": part_mistake(wrong.LOGITS, dense=wrong.without_pooler),
-    "K2.cls": recipes.pooled_for_head("cls"),
-    "K2.mean": recipes.pooled_for_head("mean"),
-    "K2.max": recipes.pooled_for_head("max"),
-    "K2.last": recipes.pooled_for_head("lasttoken"),
-    "K2.padding": recipes.pooled_for_head("mean of all columns, padding too"),
-    "K3.no-norm": part_mistake("transform", norm=wrong.no_norm),
-    "K4.reversed": wrong.changed_logits(lambda logits: logits[..., ::-1]),
-    "K4.softmax": wrong.changed_logits(softmax),
-    "K4.sigmoid": wrong.changed_logits(lambda logits: 1 / (1 + np.exp(-logits))),
-    **{f"N1.{eps:g}".replace("e-0", "e-"): wrong.norm(eps) for eps in (1e-5, 1e-6, 1e-3, 1e-7, 1e-12)},
-    "N1.zero": wrong.norm(0.0),
-    "N2.outside": wrong.norm(None, "outside"),
+
+def _always(config: BertConfig) -> bool:
+    return True
+
+
+def _has_small_eps(config: BertConfig) -> bool:
+    return config.layer_norm_eps <= 1e-9  # below the rounding of a variance in float32, and of its root
+
+
+def _ends_with_norms(model: Model) -> bool:
+    return model.config.family.forward == "bert"
+
+
+def _begins_with_norms(model: Model) -> bool:
+    return model.config.family.forward == "modernbert"
+
+
+def _has_texts(model: Model) -> bool:
+    return model.config.type_vocab_size > 1
+
+
+def _adds_types(model: Model) -> bool:
+    return model.config.has_token_types
+
+
+def _restarts(model: Model) -> bool:
+    return _has_texts(model) and not model.config.family.counts_tokens
+
+
+def _learns_positions(model: Model) -> bool:
+    return not model.config.family.theta
+
+
+def _rotaries(model: Model) -> list[dict[str, Any]]:
+    return [layer.rotary.parameters for layer in model.weights.layers if layer.rotary is not None]
+
+
+def _has_two_rotaries(model: Model) -> bool:
+    return len({layer.rotary for layer in model.weights.layers}) > 1
+
+
+def _scales_positions(model: Model) -> bool:
+    return any(own["rope_type"] != "default" for own in _rotaries(model))
+
+
+def _has_two_maps_in_head(model: Model) -> bool:
+    return model.weights.pooler is not None or "transform" in symbols_of(model)
+
+
+# Mistakes that come in several variants, with the models that can have them.
+
+
+def _with_base(base: float) -> Mistake:
+    """Return the mistake of another base of the rotary positions."""
+    mistake = wrong.rotary(lambda own, layers: {"rope_theta": base})
+    return mistake.but(fits=lambda model: any(own["rope_theta"] != base for own in _rotaries(model)))
+
+
+def _head_curve(name: str) -> Mistake:
+    """Return the mistake of another activation after the first linear map of a head, a key of `CURVES`."""
+
+    def fits(model: Model) -> bool:
+        activation = head_activation(model)
+        return activation != name and (name, activation) != ("none", "tanh")  # this is G3.pooler
+
+    return wrong.curve(name, "pooler", "transform_act").but(fits=fits)
+
+
+def _head_pooling(name: str, pooling: str) -> Mistake:
+    """Return the mistake of a head that pools otherwise; `name` is that of `classifier_pooling`."""
+
+    def fits(model: Model) -> bool:
+        pools = not {"pooler", "first"}.isdisjoint(model.result_kinds)
+        return pools and name != (model.config.classifier_pooling or "cls")
+
+    return recipes.pooled_for_head(pooling).but(fits=fits)
+
+
+def _without_bias(*symbols: str) -> Mistake:
+    """Return the mistake of linear maps without their biases."""
+    mistake, paths = wrong.weights(symbols, wrong.without_bias), [_MODULES[symbol] for symbol in symbols]
+    return mistake.but(fits=lambda model: any(map(model.config.has_bias, paths)))
+
+
+def _masks(id: str, change: Callable[[Padded, BertConfig], Any], *ends: str) -> dict[str, Mistake]:
+    """Return the mistakes of another mask, one for each way to treat a row whose mask has no ones (see `mask_as`)."""
+    return {f"{id}{end}": wrong.mask_as(change, end[1:]) for end in ends}
+
+
+def _second_text(inputs: Padded, config: BertConfig) -> Any:
+    return inputs.types > 0
+
+
+_SWAPPED = wrong.fed(types=lambda inputs, config: inputs.mask.astype(np.int64), mask=_second_text)
+
+# The mistakes without the words of the page.
+_ROWS: dict[str, Mistake] = {
+    # --- activation
+    "G1.tanh": wrong.curve("gelu_tanh"),
+    "G2.ggml": wrong.curve("gelu in a table of float16").but(rounds=True),
+    "G3.quick": wrong.curve("quick_gelu"),
+    "G3.relu": wrong.curve("relu"),
+    "G3.silu": wrong.curve("silu"),
+    "G3.none": wrong.curve("none"),
+    "G3.leaky": wrong.curve("leaky_relu"),
+    "G3.tanh": wrong.curve("tanh"),
+    "G1.erf": wrong.curve("gelu"),
+    "G3.erf-3": wrong.curve("gelu with a short erf"),
+    # this erf is within 1.5e-7 of the true one
+    "G3.erf-5": wrong.curve("gelu with a longer erf").but(harmless=lambda config: config.activation == "gelu"),
+    "G3.pooler": wrong.curve("none", "pooler").but(fits=lambda model: head_activation(model) == "tanh"),
+    **{f"G4.{name}": _head_curve(name) for name in ("tanh", "relu", "gelu", "gelu_tanh", "silu", "none")},
+    # --- LayerNorm
+    **{f"N1.{eps}": wrong.norm(float(eps)) for eps in ("1e-5", "1e-6", "0.001", "1e-7", "1e-12")},
+    "N1.zero": wrong.norm(0.0).but(harmless=_has_small_eps),
     "N2.1e-6": wrong.norm(1e-6, "outside"),
     "N2.1e-5": wrong.norm(1e-5, "outside"),
     "N3.unbiased": wrong.norm(None, "unbiased"),
+    "N2.outside": wrong.norm(None, "outside").but(harmless=_has_small_eps),
     "N3.annotated": wrong.norm(1e-6, "unbiased", "outside"),
-    "N4.last": part_mistake("output", norm=wrong.last_norm_skipped),
-    "N4.no-attention": part_mistake("attention", norm=wrong.no_norm),
-    "N4.no-output": part_mistake("output", norm=wrong.no_norm),
+    "N4.last": part_mistake("output", norm=wrong.last_norm_skipped).but(fits=_ends_with_norms),
+    "N4.no-attention": part_mistake("attention", norm=wrong.no_norm).but(fits=_ends_with_norms),
+    "N4.no-output": part_mistake("output", norm=wrong.no_norm).but(fits=_ends_with_norms),
     "N4.swapped": wrong.norm(None, "swapped"),
     "N4.plain": wrong.norm(None, "no weight", "no bias"),
     "N4.no-weight": wrong.norm(None, "no weight"),
-    "N4.no-bias": wrong.norm(None, "no bias"),
+    "N4.no-bias": wrong.norm(None, "no bias").but(fits=lambda model: model.config.has_bias("output.LayerNorm")),
     "N4.rms": wrong.norm(None, "rms"),
     "N5.float16": part_mistake(NORMS, norm=wrong.norm_in_float16),
-    "W3.norms": part_mistake(("attention", "output"), norm=wrong.other_norm),
+    "W3.norms": part_mistake(("attention", "output"), norm=wrong.other_norm).but(fits=_ends_with_norms),
+    # --- attention
     "A1.none": wrong.scaled(lambda size, config: math.sqrt(size)),
     "A2.hidden": wrong.scaled(lambda size, config: math.sqrt(size / config.hidden_size)),
     "A2.heads": wrong.scaled(lambda size, config: math.sqrt(size / config.num_attention_heads)),
@@ -113,47 +198,55 @@ _WHAT_IS: dict[str, Mistake] = {
     "A6.added": wrong.mask(lambda scores, visible: scores + visible),
     "A6.multiplied": wrong.mask(lambda scores, visible: scores * visible),
     "A6.after": part_mistake("probs", mask=lambda inner, here, scores, visible: scores, softmax=wrong.zeroed),
-    **{f"A6.{id}{end}": wrong.mask_as(mask, end[1:]) for id, mask in _MASKS.items() for end in _EMPTY_ROWS},
-    "A6.ten-thousand": wrong.leaking(-1e4),
+    **_masks("A6.inverted", lambda inputs, config: ~inputs.mask, "", "-alike", "-zeros"),
+    **_masks("A6.nothing", lambda inputs, config: np.zeros_like(inputs.mask), "-alike", "-zeros"),
+    "A6.padding": wrong.mask_as(lambda inputs, config: inputs.ids != (config.pad_token_id or 0)),
+    # exp(-10000) is 0 in every format, unless the scores are in the thousands
+    "A6.ten-thousand": wrong.leaking(-1e4).but(harmless=_always),
+    "A6.second-text": wrong.mask_as(_second_text).but(fits=_has_texts),
+    **_masks("A6.second-text", _second_text, "-alike", "-zeros"),
+    "A6.first-text": wrong.mask_as(lambda inputs, config: inputs.types == 0).but(fits=_has_texts),
+    "A6.length": wrong.mask_as(wrong.length),
     "A7.causal": part_mistake("probs", mask=wrong.causal),
-    "A8.rope": wrong.rope(False),
-    "A8.rope-pairs": wrong.rope(True),
-    "R1.other": wrong.rotary(wrong.of_the_others),
-    **{f"R1.{base:.0f}": wrong.rotary(functools.partial(wrong.with_base, base)) for base in _BASES},
-    "R1.unscaled": wrong.rotary(lambda own, layers: {"rope_type": "default"}),
-    "R1.no-ntk": wrong.rotary(wrong.before_ntk),
-    "R1.whole-factor": wrong.rotary(wrong.whole_factor),
+    "A8.rope": wrong.rope(False).but(fits=_learns_positions),
+    "A8.rope-pairs": wrong.rope(True).but(fits=_learns_positions),
+    "R1.other": wrong.rotary(wrong.of_the_others).but(fits=_has_two_rotaries),
+    **{f"R1.{base}": _with_base(base) for base in (10_000, 1_000, 20_000, 80_000, 160_000, 500_000)},
+    "R1.unscaled": wrong.rotary(lambda own, layers: {"rope_type": "default"}).but(fits=_scales_positions),
+    "R1.no-ntk": wrong.rotary(wrong.before_ntk).but(fits=_scales_positions),
+    "R1.whole-factor": wrong.rotary(wrong.whole_factor).but(fits=_scales_positions),
     "R2.pairs": part_mistake(wrong.ROTATED, rotate=wrong.in_pairs),
     "R2.backwards": part_mistake(wrong.ROTATED, rotation=wrong.backwards),
     "R2.none": part_mistake(wrong.ROTATED, rotate=lambda inner, here, x, num_heads, rotation: x),
-    "R3.plus-1": dataclasses.replace(wrong.positions(lambda inputs, pad: inputs.positions + 1), symbols=wrong.ROTATED),
+    # scores depend on the distance of two tokens only
+    "R3.plus-1": wrong.fed(positions=lambda inputs, config: inputs.positions + 1).but(
+        symbols=wrong.ROTATED, harmless=_always
+    ),
     "A13.exchanged": part_mistake(
         (*wrong.ROTATED, "scores"), window=wrong.exchanged_window, **wrong.rotary(wrong.of_the_others).parts
-    ),
+    ).but(fits=wrong.has_windows),
     "A13.narrow": wrong.window(lambda size, width: size - 1),
     "A13.wide": wrong.window(lambda size, width: size + 1),
     "A13.full": wrong.window(lambda size, width: width),
     "A13.none": wrong.window(lambda size, width: None),
-    "A14.borders": part_mistake("context", weigh=wrong.without_borders),
-    "F1.exchanged": wrong.gated(lambda gate, up: (up, gate)),
-    "F1.weights": part_mistake(("gate", "up"), dense=lambda inner, here, x, linear, i: inner(here, x, linear, 1 - i)),
-    "F1.no-up": wrong.gated(lambda gate, up: (gate, np.ones_like(up))),
-    "N4.final": part_mistake("final", norm=wrong.no_norm),
-    "N4.first": part_mistake(wrong.IN_LAYER[:3], dense=wrong.norm_of_input).only(names_of_layer(0)),
-    "C2.norm-after": part_mistake(
-        ("normed", "attention_normed", "attention", "output"), norm=wrong.no_norm, add=wrong.norm_behind
+    "A14.borders": part_mistake("context", weigh=wrong.without_borders).but(
+        mixes_rows=True,
+        fits=lambda model: not model.config.family.has_relative_bias,
+        needs=lambda inputs: inputs.mask.any(axis=1).sum() > 1,
     ),
     "A9.queries": wrong.softmax_over(-2),
     "A9.heads": wrong.softmax_over(1),
-    "A9.float16": part_mistake("probs", softmax=wrong.softmax_in_float16),
-    "A9.no-shift": part_mistake("probs", softmax=wrong.softmax_without_shift),
-    "A15.flash": part_mistake(("scores", "context"), **wrong.FLASH),
-    "A15.ggml": part_mistake(("scores", "context", "intermediate"), **wrong.FLASH, activation=wrong.table_of_gelu),
     "A10.none": wrong.bias(lambda bias, config: np.zeros_like(bias)),
     "A10.transposed": wrong.bias(lambda bias, config: bias.swapaxes(1, 2)),
     "A10.scaled": wrong.bias(lambda bias, config: bias / bias.dtype.type(math.sqrt(config.head_size))),
     "A10.one-way": wrong.buckets(wrong.one_way),
     "A10.linear": wrong.buckets(lambda distances: np.minimum(np.abs(distances), 15) + 16 * (distances > 0)),
+    "A9.float16": part_mistake("probs", softmax=wrong.softmax_in_float16).but(rounds=True),
+    "A15.flash": wrong.flash(),
+    "A15.ggml": wrong.flash("intermediate", activation=wrong.table_of_gelu),
+    # the maximum cancels, as long as nothing overflows
+    "A9.no-shift": part_mistake("probs", softmax=wrong.softmax_without_shift).but(harmless=_always),
+    # --- ids, types, positions, embeddings
     "E1.first": wrong.fed(types=lambda inputs, config: np.zeros_like(inputs.types)),
     "E1.second": wrong.fed(types=lambda inputs, config: np.ones_like(inputs.types)),
     "E1.inverted": wrong.fed(types=lambda inputs, config: 1 - inputs.types),
@@ -162,193 +255,134 @@ _WHAT_IS: dict[str, Mistake] = {
     "E3.zero": wrong.positions(lambda inputs, pad: np.zeros_like(inputs.positions)),
     "E3.visible": wrong.positions(lambda inputs, pad: np.maximum(inputs.mask.cumsum(axis=1) - 1, 0)),
     "E3.visible-1": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1)),
-    "E3.segments": wrong.positions(wrong.restart),
+    "E3.segments": wrong.positions(wrong.restart).but(fits=_restarts),
     "E3.backwards": wrong.positions(lambda inputs, pad: inputs.positions[:, ::-1]),
-    "E6.columns": wrong.positions(lambda inputs, pad: np.arange(inputs.ids.shape[1])[None].repeat(len(inputs.ids), 0)),
-    "E6.zero": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - pad - 1, 0)),
-    "E6.pad": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - 1, 0)),
-    "E6.padding": wrong.positions(lambda inputs, pad: np.ones_like(inputs.ids).cumsum(axis=1) + pad),
-    "E6.mask": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad),
+    "E6.columns": wrong.positions(lambda inputs, pad: np.indices(inputs.ids.shape)[1], counted=True),
+    "E6.zero": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - pad - 1, 0), counted=True),
+    "E6.pad": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - 1, 0), counted=True),
+    "E6.padding": wrong.positions(lambda inputs, pad: np.indices(inputs.ids.shape)[1] + pad + 1, counted=True),
+    "E6.mask": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad, counted=True),
     "E5.swapped": _SWAPPED,
-    **{
-        f"E5.swapped{end}": dataclasses.replace(_SWAPPED, parts=wrong.mask_as(_MASKS["second-text"], end[1:]).parts)
-        for end in _EMPTY_ROWS[1:]
-    },
-    "E2.missing": wrong.total(lambda words, types, positions: words + positions),
-    "E4.positions": wrong.total(lambda words, types, positions: words + types),
+    "E5.swapped-alike": _SWAPPED.but(parts=wrong.mask_as(_second_text, "alike").parts),
+    "E5.swapped-zeros": _SWAPPED.but(parts=wrong.mask_as(_second_text, "zeros").parts),
+    "E2.missing": wrong.total(lambda words, types, positions: words + positions).but(fits=_adds_types),
+    "E4.positions": wrong.total(lambda words, types, positions: words + types).but(fits=_learns_positions),
     "E4.scaled": wrong.total(
         lambda words, types, positions: words * words.dtype.type(np.sqrt(words.shape[-1])) + types + positions
     ),
-    "E7.added": wrong.total(wrong.added),
-    "E8.padded": part_mistake("projected", dense=wrong.filled_up),
     "E4.sinusoids": part_mistake("positions", rows=wrong.sinusoids),
+    # the order of a sum of three numbers
+    "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)).but(harmless=_always),
+    "E7.added": wrong.total(wrong.added).but(fits=lambda model: not model.config.family.has_token_types),
+    "E8.padded": part_mistake("projected", dense=wrong.filled_up),
     "E4.norm": part_mistake("embeddings", norm=wrong.no_norm),
-    "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)),
     "T1.unknown": wrong.fed(ids=wrong.unknown),
     "T1.ones": wrong.fed(ids=lambda inputs, config: np.ones_like(inputs.ids)),
     "T1.zeros": wrong.fed(ids=lambda inputs, config: np.zeros_like(inputs.ids)),
     "T1.types": wrong.fed(ids=lambda inputs, config: inputs.types),
     "T1.inverted": wrong.fed(ids=lambda inputs, config: (1 - inputs.ids) % config.vocab_size),
     "T1.shifted": wrong.fed(ids=lambda inputs, config: (inputs.ids + 1) % config.vocab_size),
-    **{f"P4.cut-{length}": wrong.cut(length) for length in _CUTS},
-    **{
-        f"W1.{_MODULES[symbol]}": wrong.weights(symbol, wrong.transposed)
-        for symbol in DENSE
-        if symbol not in ("intermediate_dense", "output_dense", "projected")
-    },
+    **{f"P4.cut-{length}": wrong.cut(length) for length in (64, 128, 256)},
+    # --- weights
+    **{f"W1.{_MODULES[symbol]}": wrong.weights(symbol, wrong.transposed) for symbol in _TRANSPOSED},
     "W1.embeddings_project": wrong.weights("projected", lambda weight, bias: (weight.reshape(weight.T.shape).T, bias)),
-    **{f"W2.{_MODULES[symbol]}": wrong.weights(symbol, wrong.without_bias) for symbol in DENSE},
-    "W2.attention.self": wrong.weights(wrong.IN_LAYER[:3], wrong.without_bias),
-    "W2.all": wrong.weights(DENSE, wrong.without_bias),
+    **{f"W2.{_MODULES[symbol]}": _without_bias(symbol) for symbol in _WITH_BIAS},
+    # the same for all keys, so that softmax cancels it, unless the keys are rotated
+    "W2.attention.self.key": _without_bias("key").but(harmless=lambda config: not config.family.theta),
+    "W2.attention.self": _without_bias(*wrong.IN_LAYER[:3]),
+    "W2.all": _without_bias(*DENSE[:6]).but(symbols=DENSE),
     "W3.shifted": wrong.weights_of(lambda i, count: (i + 1) % count),
     "W3.reversed": wrong.weights_of(lambda i, count: count - 1 - i),
     "W3.first": wrong.weights_of(lambda i, count: 0),
+    # --- residual and order
     "C1.no-attention": part_mistake("attention_sum", add=lambda inner, here, dense, residual: dense),
     "C1.no-output": part_mistake("output_sum", add=lambda inner, here, dense, residual: dense),
     "C1.none": part_mistake(_SUMS, add=lambda inner, here, dense, residual: dense),
     "C1.twice": part_mistake(_SUMS, add=lambda inner, here, dense, residual: dense + residual + residual),
     "C1.before-norm": part_mistake(_SUMS, add=wrong.sum_before_norm),
     "C1.layer-input": part_mistake("output_sum", add=wrong.layer_input),
-    "C1.pre-norm": part_mistake(_ATTENDED, dense=wrong.norm_in_front, norm=wrong.no_norm),
-    "C1.norm-inside": part_mistake(("attention", "output"), norm=wrong.norm_before_sum),
+    "C1.pre-norm": part_mistake(_ATTENDED, dense=wrong.norm_in_front, norm=wrong.no_norm).but(fits=_ends_with_norms),
+    "C1.norm-inside": part_mistake(("attention", "output"), norm=wrong.norm_before_sum).but(fits=_ends_with_norms),
+    "C2.norm-after": part_mistake(
+        ("normed", "attention_normed", "attention", "output"), norm=wrong.no_norm, add=wrong.norm_behind
+    ).but(fits=_begins_with_norms),
+    "N4.first": part_mistake(wrong.IN_LAYER[:3], dense=wrong.norm_of_input).but(
+        fits=_begins_with_norms, names=frozenset(names_of_layer(0))
+    ),
+    "N4.final": part_mistake("final", norm=wrong.no_norm),
+    "F1.exchanged": wrong.gated(lambda gate, up: (up, gate)),
+    "F1.weights": part_mistake(("gate", "up"), dense=lambda inner, here, x, linear, i: inner(here, x, linear, 1 - i)),
+    "F1.no-up": wrong.gated(lambda gate, up: (gate, np.ones_like(up))),
+    # --- heads
+    "K1.no-pooler": part_mistake(wrong.LOGITS, dense=wrong.without_pooler).but(fits=_has_two_maps_in_head),
+    "K2.cls": _head_pooling("cls", "cls"),
+    "K2.mean": _head_pooling("mean", "mean"),
+    "K2.max": _head_pooling("max", "max"),
+    "K2.last": _head_pooling("last", "lasttoken"),
+    "K2.padding": _head_pooling("padding", "mean of all columns, padding too"),
+    "K3.no-norm": part_mistake("transform", norm=wrong.no_norm),
+    "K4.reversed": wrong.changed_logits(lambda logits: logits[..., ::-1]),
+    "K4.softmax": wrong.changed_logits(softmax),
+    "K4.sigmoid": wrong.changed_logits(lambda logits: 1 / (1 + np.exp(-logits))),
+    # --- dropout and precision
     "D1.dropout": part_mistake(
         ("embeddings", "probs", *_SUMS), norm=wrong.drop, softmax=wrong.drop, add=wrong.drop_dense
     ),
     **{f"D2.{name}-weights": wrong.rounded_weights(rounding) for name, rounding in wrong.ROUNDINGS.items()},
     "D2.float16-words": part_mistake("words", rows=lambda inner, here, table, ids: to_float16(inner(here, table, ids))),
-    "D2.int8": wrong.product(wrong.dynamic_int8),
-    "D2.float16": wrong.stored(to_float16),
-    "D2.bfloat16": wrong.stored(to_bfloat16),
-    "D2.tf32": wrong.product(lambda x, weight: (to_tf32(x), to_tf32(weight))),
-    "D3.float16": part_mistake(DENSE, product=wrong.sums_in_float16),
-    "P1.padding": recipes.pooled("mean of all columns, padding too"),
-    **{f"P2.{mode}": recipes.pooled(mode) for mode in ("cls", "mean", "max", "sum", "pooler")},
+    "D2.int8": wrong.product(wrong.dynamic_int8).but(rounds=True, mixes_rows=True),
+    "D2.float16": wrong.stored(to_float16).but(rounds=True),
+    "D2.bfloat16": wrong.stored(to_bfloat16).but(rounds=True),
+    "D2.tf32": wrong.product(lambda x, weight: (to_tf32(x), to_tf32(weight))).but(rounds=True),
+    "D3.float16": part_mistake(DENSE, product=wrong.sums_in_float16).but(rounds=True),
+    # --- vectors of texts
+    "P1.padding": recipes.pooled("mean of all columns, padding too").but(needs=lambda inputs: not inputs.mask.all()),
+    "P2.cls": recipes.pooled("cls"),
+    "P2.mean": recipes.pooled("mean"),
+    "P2.max": recipes.pooled("max"),
     "P2.last": recipes.pooled("lasttoken"),
+    "P2.pooler": recipes.pooled("pooler").but(fits=lambda model: model.weights.pooler is not None),
     "P2.weighted": recipes.pooled("weightedmean"),
+    "P2.sum": recipes.pooled("sum"),
     "P2.special": recipes.pooled("mean of the tokens without the first and the last one"),
-    "P2.column": recipes.pooled("cls of all columns, padding too"),
+    "P2.column": recipes.pooled("cls of all columns, padding too").but(
+        needs=lambda inputs: not inputs.mask[:, 0].all()
+    ),
     "P2.first-last": recipes.pooled("mean of the first and last state"),
     "P2.second-last": recipes.pooled("mean of the last state but one"),
     "P3.raw": recipes.lengths("none"),
     "P3.unit": recipes.lengths("unit"),
     "P3.twice": recipes.lengths("twice"),
+    # --- names
     "H1.late": wrong.renamed(("output", "final"), lambda i, states: states[max(i - 1, 0)]),
     "H1.early": wrong.renamed(("embeddings", "output", "final"), lambda i, states: states[min(i + 1, len(states) - 1)]),
-    "H1.look-up": wrong.renamed(("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"),
+    "H1.look-up": wrong.renamed(
+        ("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"
+    ).but(fits=lambda model: model.weights.embeddings_project is None),
     "H1.before-norm": wrong.renamed(
         ("embeddings", "output"), lambda i, states: f"{states[i]}{'.output' if i else ''}.LayerNorm.input"
-    ),
-}
-
-_ROUND = (
-    "G2.ggml",
-    "A9.float16",
-    "A15.flash",
-    "A15.ggml",
-    "D2.int8",
-    "D2.float16",
-    "D2.bfloat16",
-    "D2.tf32",
-    "D3.float16",
-)
-
-
-# Mistakes that change a hidden state by rounding only, and the models of which this is true.
-_HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
-    "G3.erf-5": lambda config: config.activation == "gelu",  # this erf is within 1.5e-7 of the true one
-    "N1.zero": lambda config: config.layer_norm_eps <= 1e-9,  # 1e-12 is below the rounding of a variance in float32
-    "N2.outside": lambda config: config.layer_norm_eps <= 1e-9,  # and below the rounding of the root
-    "A6.ten-thousand": lambda config: True,  # exp(-10000) is 0 in every format, unless the scores are in the thousands
-    "A9.no-shift": lambda config: True,  # the maximum cancels, as long as nothing overflows
-    "R3.plus-1": lambda config: True,  # scores depend on the distance of two tokens only
-    "E4.order": lambda config: True,  # the order of a sum of three numbers
-    "W2.attention.self.key": lambda config: not config.family.theta,  # the same for all keys: softmax cancels it
+    ).but(fits=_ends_with_norms),
 }
 
 
-def _has_bias(paths: Sequence[str], model: Model) -> bool:
-    return any(map(model.config.has_bias, paths))
-
-
-def _takes_more(length: int, model: Model) -> bool:
-    return model.config.longest > length
-
-
-def _rotaries(model: Model) -> list[dict[str, Any]]:
-    return [layer.rotary.parameters for layer in model.weights.layers if layer.rotary is not None]
-
-
-def _has_rotary(field: str, other: object, model: Model) -> bool:
-    """Return whether the rotary positions of a layer have another value of a field."""
-    return any(parameters[field] != other for parameters in _rotaries(model))
-
-
-def _has_other_activation(name: str, model: Model) -> bool:
-    activation = head_activation(model)
-    return activation != name and (name, activation) != ("none", "tanh")  # this is G3.pooler
-
-
-def _has_other_pooling(name: str, model: Model) -> bool:
-    pools = not {"pooler", "first"}.isdisjoint(model.result_kinds)
-    return pools and name != (model.config.classifier_pooling or "cls")
-
-
-# Kinds of mistakes, and single ones, that a port of some models only can have.
-_FITS: dict[str, Callable[[Model], bool]] = {
-    **dict.fromkeys(("E1", "E5", "A6.first-text", "A6.second-text"), lambda model: model.config.type_vocab_size > 1),
-    "E2": lambda model: model.config.has_token_types,
-    **{f"P4.cut-{length}": functools.partial(_takes_more, length) for length in _CUTS},
-    **{f"R1.{base:.0f}": functools.partial(_has_rotary, "rope_theta", base) for base in _BASES},
-    "R1.other": lambda model: len({layer.rotary for layer in model.weights.layers}) > 1,
-    "R1.unscaled": functools.partial(_has_rotary, "rope_type", "default"),
-    "R1": lambda model: any(parameters["rope_type"] == "linear" for parameters in _rotaries(model)),
-    **dict.fromkeys(("A8", "E4.positions", "E4.sinusoids"), lambda model: not model.config.family.theta),
-    "F1": lambda model: model.config.family.is_gated,
-    "A13": lambda model: any(layer.window is not None for layer in model.weights.layers),
-    "A14": lambda model: not model.config.family.has_relative_bias,
-    **dict.fromkeys(("C2", "N4.first"), lambda model: model.config.family.forward == "modernbert"),
-    "N4.no-bias": functools.partial(_has_bias, ["output.LayerNorm"]),
-    **dict.fromkeys(
-        ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms", "H1.before-norm"),
-        lambda model: model.config.family.forward == "bert",
-    ),
-    **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, [_MODULES[name]]) for name in DENSE},
-    "W2.attention.self": functools.partial(_has_bias, ["attention.self.query"]),
-    "P2.pooler": lambda model: model.weights.pooler is not None,
-    "W2.all": functools.partial(_has_bias, [_MODULES[name] for name in DENSE[:6]]),
-    "E7": lambda model: not model.config.family.has_token_types,
-    "E3": lambda model: not model.config.family.counts_tokens,
-    "E3.segments": lambda model: model.config.type_vocab_size > 1 and not model.config.family.counts_tokens,
-    "E6": lambda model: model.config.family.counts_tokens,
-    "A10": lambda model: model.config.family.has_relative_bias,
-    "G3.pooler": lambda model: model.weights.pooler is not None and head_activation(model) == "tanh",
-    **{f"G4.{name}": functools.partial(_has_other_activation, name) for name in _OF_HEADS},
-    "K1": lambda model: model.weights.pooler is not None or "transform" in symbols_of(model),
-    **{f"K2.{name}": functools.partial(_has_other_pooling, name) for name in ("cls", "mean", "max", "last", "padding")},
-    "H1.look-up": lambda model: model.weights.embeddings_project is None,
-}
-
-
-def _read_page() -> dict[str, Mistake]:
-    """Put the texts and the remedies of mistakes.md into the mistakes."""
-    mistakes: dict[str, Mistake] = {}
-    above: list[str] = []
-    for block in (files(__package__) / "mistakes.md").read_text(encoding="utf-8").split("\n\n"):
+def read_page(page: str) -> dict[str, tuple[str, str]]:
+    """Return the text and the remedy of each id on a page such as mistakes.md."""
+    words: dict[str, tuple[str, str]] = {}
+    above: dict[str, str] = {}
+    for block in page.split("\n\n"):
         if block.startswith("> "):
             remedy = " ".join(line.removeprefix("> ") for line in block.splitlines())
-            mistakes |= {id: dataclasses.replace(mistakes[id], cure=remedy) for id in above}
-            above = []
+            words |= {id: (text, remedy) for id, text in above.items()}
+            above = {}
         elif block.startswith("- "):
-            for item in block.removeprefix("- ").split("\n- "):
-                id, text = " ".join(item.split()).removeprefix("`").split("` ", 1)
-                fits = _FITS.get(id, _FITS.get(id.partition(".")[0]))
-                rules: dict[str, Any] = {"rounds": id in _ROUND, "harmless": _HARMLESS.get(id), "fits": fits}
-                mistakes[id] = dataclasses.replace(_WHAT_IS[id], id=id, template=text, **rules)
-                above.append(id)
-    return mistakes
+            items = (" ".join(item.split()) for item in block.removeprefix("- ").split("\n- "))
+            above |= dict(item.removeprefix("`").split("` ", 1) for item in items)
+    return words
 
 
-MISTAKES = _read_page()
+_WORDS = read_page((files(__package__) / "mistakes.md").read_text(encoding="utf-8"))
+
+MISTAKES = {id: row.but(id=id, template=_WORDS[id][0], cure=_WORDS[id][1]) for id, row in _ROWS.items()}
 """All mistakes by id."""
 
 

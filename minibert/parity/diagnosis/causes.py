@@ -23,8 +23,7 @@ from minibert.parity.diagnosis.forward import Forward
 from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe, words_of
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, Search, Trial
-from minibert.parity.diagnosis.sentences import Facts
-from minibert.parity.diagnosis.sites import Cause, Sites
+from minibert.parity.diagnosis.sentences import Cause, Facts, Sites
 from minibert.parity.diagnosis.suggested import dropout, suggest, variants
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import states_of, symbol_of

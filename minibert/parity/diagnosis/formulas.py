@@ -19,7 +19,7 @@ from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis.forward import Here, distances
 from minibert.parity.diagnosis.mistake import Mistake, Part, part_mistake
 from minibert.parity.symbols import DENSE, ENTRIES, NORMS
-from minibert.parity.truth import InapplicableError, Padded, to_bfloat16, to_float16
+from minibert.parity.truth import InapplicableError, Model, Padded, to_bfloat16, to_float16
 
 _EVERY = tuple(entry.symbol for entry in ENTRIES)
 LOOK_UPS = _EVERY[:3]
@@ -112,7 +112,7 @@ CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "none": lambda x: x,
     "leaky_relu": lambda x: np.where(x > 0, x, x.dtype.type(0.01) * x),
     "gelu with a short erf": _gelu_with(_erf_3),
-    "gelu with the erf of Abramowitz and Stegun 7.1.26": _gelu_with(_erf_5),
+    "gelu with a longer erf": _gelu_with(_erf_5),
     "tanh": np.tanh,
 }
 """The curves that ports apply, by name."""
@@ -226,7 +226,12 @@ def causal(inner: Part, here: Here, scores: FloatArray, visible: npt.NDArray[np.
 
 def bias(change: Callable[[FloatArray, BertConfig], FloatArray]) -> Mistake:
     """Return the mistake of another bias of the scores, made from the right one, (A, S, S)."""
-    return part_mistake("scores", bias=lambda inner, here, bias: change(inner(here, bias), here.forward.config))
+    part = {"bias": lambda inner, here, bias: change(inner(here, bias), here.forward.config)}
+    return Mistake(("scores",), part, fits=_has_relative_bias)
+
+
+def _has_relative_bias(model: Model) -> bool:
+    return model.config.family.has_relative_bias
 
 
 def buckets(bucket_of: Callable[[IntArray], IntArray]) -> Mistake:
@@ -237,7 +242,7 @@ def buckets(bucket_of: Callable[[IntArray], IntArray]) -> Mistake:
         assert table is not None
         return table[bucket_of(distances(here))].transpose(2, 0, 1).astype(here.forward.dtype)
 
-    return part_mistake("scores", bias=part)
+    return part_mistake("scores", bias=part).but(fits=_has_relative_bias)
 
 
 def one_way(distances: IntArray) -> IntArray:
@@ -285,11 +290,6 @@ def rotary(change: Callable[[Rotary, Sequence[LayerWeights]], dict[str, Any]]) -
     return part_mistake(ROTATED, rotation=part)
 
 
-def with_base(base: float, own: Rotary, layers: object) -> dict[str, Any]:
-    """Return another base."""
-    return {"rope_theta": base}
-
-
 def of_the_others(own: Rotary, layers: Sequence[LayerWeights]) -> dict[str, Any]:
     """Return the parameters of the layers of the other type."""
     for layer in layers:
@@ -331,7 +331,12 @@ def window(change: Callable[[int, int], int | None]) -> Mistake:
     def part(inner: Part, here: Here, size: int | None) -> int | None:
         return None if size is None else change(size, here.forward.config.local_attention or 0)
 
-    return part_mistake("scores", window=part)
+    return part_mistake("scores", window=part).but(fits=has_windows)
+
+
+def has_windows(model: Model) -> bool:
+    """Return whether a layer of a model does not see all tokens."""
+    return any(layer.window is not None for layer in model.weights.layers)
 
 
 def exchanged_window(inner: Part, here: Here, size: int | None) -> int | None:
@@ -360,7 +365,8 @@ def without_borders(inner: Part, here: Here, probs: FloatArray, value: FloatArra
 
 def gated(change: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]) -> Mistake:
     """Return the mistake of another gate and of what it multiplies."""
-    return part_mistake("intermediate", gate=lambda inner, here, gate, up, name: inner(here, *change(gate, up), name))
+    part = {"gate": lambda inner, here, gate, up, name: inner(here, *change(gate, up), name)}
+    return Mistake(("intermediate",), part, fits=lambda model: model.config.family.is_gated)
 
 
 def softmax_over(axis: int) -> Mistake:
@@ -403,11 +409,17 @@ def weighed_in_float16(inner: Part, here: Here, probs: FloatArray, value: FloatA
 
 
 _MOST_KEYS = 512
-FLASH: dict[str, Callable[..., Any]] = {
-    "scores": lambda inner, here, query, key: inner(here, to_float16(query), to_float16(key)),
-    "weigh": weighed_in_float16,
-}
-"""The parts of an attention that keeps queries, keys and values in float16."""
+
+
+def flash(*symbols: str, **parts: Part) -> Mistake:
+    """Return the mistake of an attention that keeps queries, keys and values in float16, beside other mistakes."""
+
+    def scores(inner: Part, here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
+        return inner(here, to_float16(query), to_float16(key))
+
+    return Mistake(
+        ("scores", "context", *symbols), {"scores": scores, "weigh": weighed_in_float16, **parts}, rounds=True
+    )
 
 
 # --- inputs and embeddings --------------------------------------------------------------------------------------------
@@ -430,12 +442,17 @@ def fed(**fields: Callable[[Padded, BertConfig], Any]) -> Mistake:
                 raise InapplicableError(f"the model has {getattr(config, _TABLES[name])} rows of {_TABLES[name]}")
         return dataclasses.replace(inputs, **made)
 
-    return Mistake("", "", "", tuple(_READ[name] for name in fields), inputs=change)
+    fits = (lambda model: model.config.type_vocab_size > 1) if "types" in fields else None
+    return Mistake(tuple(_READ[name] for name in fields), inputs=change, fits=fits)
 
 
-def positions(positions_of: Callable[[Padded, int], IntArray]) -> Mistake:
-    """Return the mistake of other positions, made from the inputs and the id of padding."""
-    return fed(positions=lambda inputs, config: positions_of(inputs, config.padding_id or 0))
+def positions(positions_of: Callable[[Padded, int], IntArray], *, counted: bool = False) -> Mistake:
+    """Return the mistake of other positions, made from the inputs and the id of padding.
+
+    `counted` says whether it is one of the families that count the tokens that are no padding, or of the others.
+    """
+    mistake = fed(positions=lambda inputs, config: positions_of(inputs, config.padding_id or 0))
+    return mistake.but(fits=lambda model: model.config.family.counts_tokens == counted)
 
 
 def restart(inputs: Padded, pad: int) -> IntArray:
@@ -488,7 +505,7 @@ def cut(length: int) -> Mistake:
         ids = np.where(longer & inputs.mask & (count == length), ends, inputs.ids)
         return dataclasses.replace(inputs, ids=ids, mask=inputs.mask & (count <= length))
 
-    return Mistake("", "", "", ("words", "probs"), inputs=change)
+    return Mistake(("words", "probs"), inputs=change, fits=lambda model: model.config.longest > length)
 
 
 # --- weights and residuals --------------------------------------------------------------------------------------------
@@ -698,4 +715,4 @@ def renamed(symbols: tuple[str, ...], source: Callable[[int, Sequence[str]], str
         pairs = {state: source(i, states) for i, state in enumerate(states)}
         return values | {name: values[held] for name, held in pairs.items() if held in values}
 
-    return Mistake("", "", "", symbols, dump=change)
+    return Mistake(symbols, dump=change)

@@ -28,8 +28,8 @@ class Recipe(NamedTuple):
     scaling: str
 
 
-# Mistakes that need all rows at once, and the parts that read places without a token.
-_MIX_ROWS, _READ_PADDING = ("D2.int8", "A14.borders", "T1.ids"), {"mask", "softmax", "split", "merge", "weigh", "pool"}
+# The parts that read places without a token.
+_READ_PADDING = {"mask", "softmax", "split", "merge", "weigh", "pool"}
 
 _OF_ANY_MODEL = {
     "hidden_act": "hidden_act",
@@ -57,12 +57,6 @@ class Mistake:
 
     Parameters
     ----------
-    id : str
-        A letter and a number for the kind of mistake, a dot, and the variant: "N1.1e-5".
-    template : str
-        What the port does, and what is right. It names the config field or the op. Words in braces depend on the model.
-    cure : str
-        What to change; it names the call in common frameworks. The same words may be in it.
     symbols : tuple of str
         The values of trace/layout.py that are computed differently. Everything after them differs too.
     parts : mapping of str to Part
@@ -73,30 +67,42 @@ class Mistake:
         How it changes what is dumped; the numbers are right then, but they have wrong names.
     vector : function of `Recipe`, optional
         How it makes one vector of a text.
-    harmless : function of the config, optional
-        Whether it cannot change a hidden state of a model by more than rounding; None if it can in every model.
+    id : str
+        A letter and a number for the kind of mistake, a dot, and the variant: "N1.1e-5".
+    template : str
+        What the port does, and what is right. It names the config field or the op. Words in braces depend on the model.
+    cure : str
+        What to change; it names the call in common frameworks. The same words may be in it.
     fits : function of the model, optional
         Whether a port of this model can have it; None if it fits all families.
+    harmless : function of the config, optional
+        Whether it cannot change a hidden state of a model by more than rounding; None if it can in every model.
+    needs : function of `Padded`, optional
+        Whether inputs can show it; None if unseen.py finds that out from its parts.
     rounds : bool
         It rounds numbers. Then float32 and float64 forwards with it differ by more than their own rounding, because a
         number near the middle of two rounded ones may become either.
+    mixes_rows : bool
+        What it changes in a row depends on other rows.
     names : frozenset of str, optional
         The only names where it is made; None means wherever its symbols are computed.
     source : int, optional
         The layer whose weights it uses in the others.
     """
 
-    id: str
-    template: str
-    cure: str
     symbols: tuple[str, ...]
     parts: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     inputs: Callable[[Padded, BertConfig], Padded] | None = None
     dump: Callable[[dict[str, FloatArray], Sequence[str]], dict[str, FloatArray]] | None = None
     vector: Callable[[Recipe], Recipe] | None = None
-    harmless: Callable[[BertConfig], bool] | None = None
+    id: str = ""
+    template: str = ""
+    cure: str = ""
     fits: Callable[[Model], bool] | None = None
+    harmless: Callable[[BertConfig], bool] | None = None
+    needs: Callable[[Padded], Any] | None = None
     rounds: bool = False
+    mixes_rows: bool = False
     names: frozenset[str] | None = None
     source: int | None = None
 
@@ -120,14 +126,13 @@ class Mistake:
         """Whether what it changes at a token depends on no other row, and on no place without a token."""
         return not (self.mixes_rows or self.inputs or self.vector or self.parts.keys() & _READ_PADDING)
 
-    @property
-    def mixes_rows(self) -> bool:
-        """Whether what it changes in a row depends on other rows."""
-        return self.id in _MIX_ROWS
-
     def acts_at(self, name: str) -> bool:
         """Return whether this mistake changes the value of a name that is computed from right inputs."""
         return (symbol_of(name) or name) in self.symbols and (self.names is None or name in self.names)
+
+    def but(self, **fields: Any) -> Mistake:
+        """Return this mistake with other fields."""
+        return dataclasses.replace(self, **fields)
 
     def only(self, names: Iterable[str]) -> Mistake:
         """Return this mistake, limited to these names.
@@ -140,7 +145,7 @@ class Mistake:
         kept = frozenset(name for name in names if self.acts_at(name))
         if not self.parts or not kept:
             raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in one layer alone.")
-        return dataclasses.replace(self, names=kept)
+        return self.but(names=kept)
 
     def is_for(self, model: Model) -> bool:
         """Return whether a port of this model can have this mistake."""
@@ -154,4 +159,4 @@ class Mistake:
 
 def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) -> Mistake:
     """Return a mistake that replaces parts in the computation of these symbols."""
-    return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
+    return Mistake((symbols,) if isinstance(symbols, str) else symbols, parts)

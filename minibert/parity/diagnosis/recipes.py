@@ -19,7 +19,7 @@ from minibert.parity.truth import VECTOR, InapplicableError, Padded
 
 def pooled(pooling: str) -> Mistake:
     """Return the mistake of another pooling, a key of `POOLINGS`."""
-    return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(pooling=pooling))
+    return Mistake((VECTOR,), vector=lambda right: right._replace(pooling=pooling))
 
 
 def pooled_for_head(pooling: str) -> Mistake:
@@ -34,7 +34,7 @@ def pooled_for_head(pooling: str) -> Mistake:
 
 def lengths(scaling: str) -> Mistake:
     """Return the mistake of vectors scaled to another length, a key of `SCALINGS`."""
-    return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(scaling=scaling))
+    return Mistake((VECTOR,), vector=lambda right: right._replace(scaling=scaling))
 
 
 def _ends(inputs: Padded) -> npt.NDArray[np.bool_]:

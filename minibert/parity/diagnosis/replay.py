@@ -20,32 +20,26 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here, Store
-from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part, Recipe, part_mistake
+from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Store
+from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Recipe, part_mistake
 from minibert.parity.diagnosis.recipes import vector
 from minibert.parity.symbols import DENSE, names_of, states_of, symbol_of
-from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, unmasked
+from minibert.parity.truth import VECTOR, Model, Padded, Unit, mask_of, matmul_backwards, rms, unmasked
 from minibert.trace.layout import Layout
 
-# The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
-# large feature can make up most of a value, and then one sum of one order is a matter of luck.
-_LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23
+# The least unit of a long sum, relative to the RMS of a value. One large feature can make up most of a value, and then
+# one sum of one order is a matter of luck.
+_LEAST_UNIT_OF_SUMS = 2.0**-23
 
 # The least unit of an activation, relative to the RMS of its input: x / 2 (1 + erf) loses the bits of 1 + erf where erf
 # is near -1, and the erf of torch is a few units in the last place away from the true one there.
 _LEAST_UNIT_OF_CURVES = 2.0**-25
 
 
-def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
-    blocks = range(0, x.shape[1], 64)
-    return sum((inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks), start=np.zeros((), x.dtype))
-
-
-# Orders of summation. A library may choose any.
+# The two orders of summation of a unit (see truth.py).
 _ORDERS: tuple[list[Mistake], ...] = (
     [],
     [part_mistake(DENSE, product=lambda inner, here, x, weight: matmul_backwards(x, weight))],
-    [part_mistake(DENSE, product=_in_blocks)],
 )
 
 
@@ -338,17 +332,16 @@ class Replay:
         """Return the RMS of a value over the visible positions."""
         return rms(unmasked(computed, mask_of(name, self.inputs.mask)))
 
-    def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
-        """Return the RMS error of a float32 computation over the visible positions."""
+    def unit(self, name: str, exact: FloatArray, *plain: FloatArray) -> float:
+        """Return the RMS error of float32 computations over the visible positions; those that overflow do not count."""
         mask = mask_of(name, self.inputs.mask)
-        with np.errstate(all="ignore"):
-            error = rms(unmasked(plain, mask) - unmasked(exact, mask))
+        values = [value for value in (unmasked(array, mask) for array in plain) if np.isfinite(value).all()]
         sums = any(symbol_of(needed) in DENSE for needed in self.segments[name])
-        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(name, exact)
+        unit = Unit.of(unmasked(exact, mask), values, *([_LEAST_UNIT_OF_SUMS] if sums else [])).rms
         dense = f"{name}.dense"
         if symbol_of(name) == "intermediate" and dense in self._complete:
-            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(dense, self.port[dense]))
-        return max(error if np.isfinite(error) else 0.0, least, 1e-300)
+            unit = max(unit, _LEAST_UNIT_OF_CURVES * self.size(dense, self.port[dense]))
+        return unit
 
     @functools.cached_property
     def _true_units(self) -> dict[str, tuple[float, float]]:
@@ -357,7 +350,7 @@ class Replay:
         walks = [self._walk(order, dtype=np.float32) for order in _ORDERS]
         for exact, *several in zip(self._walk(), *walks, strict=True):
             for name, value in exact.items():
-                unit = max(self.unit(name, value, plain[name]) for plain in several)
+                unit = self.unit(name, value, *(plain[name] for plain in several))
                 units[name] = (unit, self.size(name, value))
         return units
 

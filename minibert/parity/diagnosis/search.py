@@ -9,7 +9,6 @@ to three at once.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ _REMOVED, _ROUNDED = 0.7, 0.75
 _PROMISING = 0.4
 
 # Errors that differ by less, in units, differ by rounding only, which is another one on each machine. Of such mistakes
-# the page's order decides: it has the plain formula before those that are near it.
+# the order of `MISTAKES` decides.
 _ALIKE = 0.25
 
 # How many mistakes at once, how many of the best are combined, and how much each one must remove for that.
@@ -48,7 +47,7 @@ _FAILURES = 3
 _WHOLE = 0.9
 
 
-class Where(NamedTuple):
+class WrongPart(NamedTuple):
     """The features of a value that are wrong, if the others are right; `heads` if these are whole heads."""
 
     columns: npt.NDArray[np.bool_]
@@ -147,7 +146,7 @@ class Search:
             unit = np.maximum(unit, np.sqrt(np.square(rounding[self.inputs.mask]).mean(axis=0)))
         return ~(np.abs(self.replay.port[name] - exact) <= 10 * self.budget * unit)
 
-    def part_that_differs(self, name: str, exact: FloatArray) -> Where | None:
+    def part_that_differs(self, name: str, exact: FloatArray) -> WrongPart | None:
         """Return the features, or the heads, of a value that are wrong; None if all are, or if it has neither."""
         mask, count = self.inputs.mask, self.model.config.num_attention_heads
         if exact.ndim < 3:
@@ -155,14 +154,14 @@ class Search:
         differs = self.differing(name, exact)
         if exact.ndim == 4:
             wrong = np.any(differs & (mask[:, None, :, None] & mask[:, None, None, :]), axis=(0, 2, 3))
-            return Where(wrong, wrong) if 0 < wrong.sum() < count else None
+            return WrongPart(wrong, wrong) if 0 < wrong.sum() < count else None
         columns, heads = np.any(differs[mask], axis=0), None
         if self.replay.names.specs[name].has_heads:
             shares = columns.reshape(count, -1).mean(axis=1)
             if ((shares == 0) | (shares > _WHOLE)).all():
                 heads = shares > 0
                 columns = heads.repeat(len(columns) // count)
-        return Where(columns, heads) if 0 < columns.sum() < len(columns) else None
+        return WrongPart(columns, heads) if 0 < columns.sum() < len(columns) else None
 
     # --- which mistakes -----------------------------------------------------------------------------------------------
 
@@ -175,7 +174,7 @@ class Search:
         """Return the mistakes that explain the target if the port makes them in only one of their ops."""
         symbols = {symbol_of(name) for name in self.replay.segments[target]}
         narrowed = [
-            dataclasses.replace(mistake, symbols=(symbol,))
+            mistake.but(symbols=(symbol,))
             for mistake in self.candidates(target)
             if mistake.parts and "layer" not in mistake.parts and len(symbols & {*mistake.symbols}) > 1
             for symbol in mistake.symbols

@@ -1,17 +1,18 @@
-"""The findings of a diagnosis in words: what is wrong, what differs in a value without a known cause, what to do."""
+"""The findings of a diagnosis in words: what is wrong, and where; what differs without a known cause; what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from minibert._utils.validation import counted, some_of
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
-from minibert.parity.symbols import DENSE, both_names, symbol_of
+from minibert.parity.symbols import DENSE, ENTRIES, both_names, symbol_of
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, mask_of, rms, round_to, unmasked
 from minibert.trace.layout import Layout
 
@@ -164,3 +165,90 @@ def _only(noun: str, wrong: Sequence[object], right: Sequence[object]) -> list[s
     plural = [("s", "are") if numbers[1:] else ("", "is") for numbers in (wrong, right)]
     texts = [some_of([*map(str, numbers)]) for numbers in (wrong, right)]
     return [f"{noun}{plural[0][0]} {texts[0]} only; {noun}{plural[1][0]} {texts[1]} {plural[1][1]} right"]
+
+
+# --- where a mistake is ---------------------------------------------------------------------------------------------
+
+
+class Cause(NamedTuple):
+    """A mistake that was accepted, the mistakes that would do as well, and the names that contradict it."""
+
+    mistake: Mistake
+    alternatives: tuple[Mistake, ...]
+    contradicted: frozenset[str]
+
+
+Places: TypeAlias = frozenset[tuple[str, int | None]]
+"""Symbols of values in trace/layout.py, each with its layer."""
+
+_WHERE = {"embeddings": "in the embeddings", "attention": "after attention", "output": "after the feed forward"}
+_WHERE |= {f"{block}_sum": where for block, where in _WHERE.items()}
+_WHERE |= {e.symbol: f"in {e.path.removeprefix('encoder.layer.{i}.')}" for e in ENTRIES if e.symbol not in _WHERE}
+
+
+def _places(mistake: Mistake, names: Iterable[str]) -> Places:
+    """Return where a mistake is made in the computation of some names."""
+    where = ((name.split("."), symbol_of(name)) for name in names if mistake.acts_at(name))
+    return frozenset((symbol, int(path[2]) if path[0] == "encoder" else None) for path, symbol in where)
+
+
+def _layers(layers: Collection[int]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, sorted(layers)))}"
+
+
+class Sites(NamedTuple):
+    """The sites where a mistake was found and where values contradict it; both empty if the layer is unknown."""
+
+    present: Places = frozenset()
+    absent: Places = frozenset()
+
+    @classmethod
+    def of(cls, segments: Mapping[str, frozenset[str]], cause: Cause, names: Iterable[str]) -> Sites:
+        """Find the sites of a cause that explains some names and is contradicted by others."""
+        by_name = [_places(cause.mistake, segments[name]) for name in names] if cause.mistake.parts else []
+        if any(len({layer for _, layer in places}) > 1 for places in by_name):
+            return cls()
+        anywhere = cause.mistake.but(names=None)
+        absent = [_places(anywhere, segments[name]) for name in cause.contradicted]
+        every = Places().union(*by_name)
+        return cls(every, Places().union(*absent) - every)
+
+    def together(self, other: Sites) -> Sites:
+        """Combine the sites of the same mistake that was found twice."""
+        present = self.present | other.present
+        return Sites(present, (self.absent | other.absent) - present) if self.present and other.present else Sites()
+
+    def text(self, mistake: Mistake, num_layers: int, others: Collection[int | None]) -> str:
+        """Say where the mistake is: ", after attention, in layers 3, 4"; other causes explain the layers `others`."""
+        if mistake.id in MISTAKES and MISTAKES[mistake.id].names:  # its text says where
+            return ""
+        layers = {layer for _, layer in self.present}
+        beside = {symbol for symbol, layer in self.absent if layer in layers} - {"embeddings"}
+        whole = mistake.id not in MISTAKES or mistake.symbols == MISTAKES[mistake.id].symbols
+        if whole and not beside:
+            return self._in_layers(layers, num_layers, others)
+        alike: dict[frozenset[int | None], list[str]] = {}
+        for symbol in mistake.symbols:
+            of_symbol = frozenset(layer for other, layer in self.present if other == symbol)
+            if of_symbol:
+                alike.setdefault(of_symbol, []).append(_WHERE.get(symbol, f"in {symbol}"))
+        return "".join(
+            f", {' and '.join(dict.fromkeys(where))}"
+            + (self._in_layers({*of_symbol}, num_layers, others) if of_symbol != {None} else "")
+            for of_symbol, where in alike.items()
+        )
+
+    def _in_layers(self, places: set[int | None], count: int, others: Collection[int | None]) -> str:
+        layers = {layer for layer in places if layer is not None}
+        elsewhere = {layer for _, layer in self.absent if layer is not None}
+        embeddings = None in places and any(symbol.startswith("embeddings") for symbol, _ in self.present)
+        if not layers:
+            return ", in the embeddings only" if embeddings and elsewhere else ""
+        first = "in the embeddings and " if embeddings else ""
+        if len(layers) == count > 1:
+            return f", {first}in all {count} layers"
+        text = f", {first}in {_layers(layers)}"
+        silent = {*range(count)} - layers - elsewhere - {*others}
+        if silent:
+            return f"{text} (this dump does not say whether it is in {_layers(silent)})"
+        return f"{text} only" if len(layers) == 1 < count and not first else text

@@ -22,7 +22,7 @@ from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here
 from minibert.parity.diagnosis.mistake import Mistake, Part, Recipe
-from minibert.parity.diagnosis.search import Search, Where, listed
+from minibert.parity.diagnosis.search import Search, WrongPart, listed
 from minibert.parity.symbols import DENSE, ENTRIES, NORMS, symbol_of
 from minibert.parity.truth import VECTOR, unmasked
 
@@ -94,7 +94,7 @@ def layer_mistake(index: int) -> Mistake:
 
     text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
     parts = {"dense": part, "norm": part}
-    return Mistake(f"W3.layer-{index}", text, remedy, tuple(_WEIGHTS_OF), parts, source=index)
+    return Mistake(tuple(_WEIGHTS_OF), parts, id=f"W3.layer-{index}", template=text, cure=remedy, source=index)
 
 
 def _tensors(symbol: str, own: set[str]) -> Iterator[Mistake]:
@@ -131,7 +131,7 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
     whose = {0: "", -1: " of the layer before", 1: " of the layer after"}[offset]
     text = f"weights: {_MODULES[symbol]}.{kind} is {other}{whose}"
     parts: dict[str, Any] = {"norm": norm} if symbol in NORMS else {"weights": weights}
-    return Mistake(f"W4.{symbol}", text, MISTAKES["W3.first"].cure, (symbol,), parts)
+    return Mistake((symbol,), parts, id=f"W4.{symbol}", template=text, cure=MISTAKES["W3.first"].cure)
 
 
 def rounded_weights() -> Iterator[Mistake]:
@@ -142,7 +142,7 @@ def rounded_weights() -> Iterator[Mistake]:
         for kept in ((types,), (types, positions), (words, types, positions)):
             symbols = tuple(symbol for symbol in mistake.symbols if symbol not in kept)
             text = f"{mistake.template}; not the tables of {' and '.join(kept)}"
-            yield dataclasses.replace(mistake, template=text, symbols=symbols)
+            yield mistake.but(template=text, symbols=symbols)
 
 
 # --- embeddings and vectors -------------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
         f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
         f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
     )
-    remedy = MISTAKES["T1.unknown"].cure
-    yield Mistake("T1.ids", text, remedy, ("words",), inputs=lambda right, _: dataclasses.replace(right, ids=ids))
+    other = MISTAKES["T1.unknown"].but(id="T1.ids", template=text, mixes_rows=True)
+    yield other.but(inputs=lambda right, _: dataclasses.replace(right, ids=ids))
 
 
 def _added(search: Search, target: str) -> Iterator[Mistake]:
@@ -195,9 +195,7 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
         sizes = np.linalg.lstsq(products, (port * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
         port = port * sizes[:, None]
     vector = (port - total).mean(axis=0)
-    yield dataclasses.replace(
-        mistake, parts={"total": lambda inner, here, *rows: inner(here, *rows) + vector.astype(rows[0].dtype)}
-    )
+    yield mistake.but(parts={"total": lambda inner, here, *rows: inner(here, *rows) + vector.astype(rows[0].dtype)})
 
 
 def _pooled(search: Search, target: str) -> Iterator[Mistake]:
@@ -215,7 +213,7 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
     # Some give the same vectors, such as the last column of all or of all but the first: the first one is the simplest.
     best = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
     text = f"pooling: {best.pooling}, length {best.scaling}; right is {right.pooling}, {right.scaling}"
-    yield Mistake("P2.read", text, MISTAKES["P2.special"].cure, (VECTOR,), vector=lambda _: best)
+    yield MISTAKES["P2.special"].but(id="P2.read", template=text, vector=lambda _: best)
 
 
 # --- heads, blocks and loops ------------------------------------------------------------------------------------------
@@ -236,7 +234,7 @@ def reordered(order: IntArray, symbol: str, what: str) -> Mistake:
     if what != symbol:
         parts = {("scores" if what == "key" else "weigh"): lambda inner, here, x, y: inner(here, x, value(y))}
     remedy = "Head a has the columns a D to (a + 1) D of query, key and value; BERT does not share heads."
-    return Mistake("A11.heads", text + shared, remedy, (symbol,), parts)
+    return Mistake((symbol,), parts, id="A11.heads", template=text + shared, cure=remedy)
 
 
 def online(block: int, without: Sequence[str]) -> Mistake:
@@ -252,7 +250,7 @@ def online(block: int, without: Sequence[str]) -> Mistake:
     text = f"softmax: in blocks of {counted(block, 'key')}, the {' and the '.join(without)} so far "
     text += f"{'is' if list(without) == ['sum'] else 'are'} not rescaled when the maximum grows"
     remedy = "Online softmax: when the maximum grows from m to n, multiply sum and values so far by exp(m - n)."
-    return Mistake("A12.online", text, remedy, ("probs",), {"softmax": part})
+    return Mistake(("probs",), {"softmax": part}, id="A12.online", template=text, cure=remedy)
 
 
 _SUMS = {**dict.fromkeys(DENSE[:6], "product"), "scores": "scores", "probs": "mask", "context": "weigh"}
@@ -270,19 +268,22 @@ def shortened(symbol: str, count: int) -> Mistake:
 
     noun, whole = ("key", "softmax") if symbol == "probs" else ("term", f"sum in {symbol}")
     text = f"loops: the last {counted(count, noun)} of each {whole} {'is' if count == 1 else 'are'} left out"
-    return Mistake("L1.tail", text, "Let each loop run to the end of its row.", (symbol,), {_SUMS[symbol]: first})
+    remedy = "Let each loop run to the end of its row."
+    return Mistake((symbol,), {_SUMS[symbol]: first}, id="L1.tail", template=text, cure=remedy)
 
 
 # --- a part of a value ------------------------------------------------------------------------------------------------
 
 _UNWRITTEN = Mistake(
-    *("L2.unwritten", "loops: the numbers are zero, as if they were never written"),
-    *("Let the loop run to the end also where the length is not a multiple of the step.", ()),
-    parts={"value": lambda inner, here, value: np.zeros_like(value)},
+    (),
+    {"value": lambda inner, here, value: np.zeros_like(value)},
+    id="L2.unwritten",
+    template="loops: the numbers are zero, as if they were never written",
+    cure="Let the loop run to the end also where the length is not a multiple of the step.",
 )
 
 
-def within(part: Part, where: Where) -> Part:
+def within(part: Part, where: WrongPart) -> Part:
     """Return a part that is made in some features or heads only; elsewhere it is right."""
 
     def blended(changed: FloatArray, right: FloatArray) -> FloatArray:
@@ -310,7 +311,7 @@ def _in_part(search: Search, target: str) -> Iterator[Mistake]:
         if mistake.symbols in ((symbol,), NORMS) or (mistake is _UNWRITTEN and symbol == symbol_of(target)):
             parts = {name: within(part, where) for name, part in mistake.parts.items()}
             text = f"{mistake.template}, in {where} only"
-            yield dataclasses.replace(mistake, template=text, symbols=(symbol,), parts=parts)
+            yield mistake.but(template=text, symbols=(symbol,), parts=parts)
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------

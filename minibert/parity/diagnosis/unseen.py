@@ -6,8 +6,7 @@ needs: padding, a second text, two tokens that are farther apart than a window. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,12 +16,6 @@ from minibert.parity.diagnosis.forward import Forward, Here
 from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.truth import InapplicableError, Model, Padded
 
-# What the rows must have for mistakes that are neither a mask nor other numbers of the inputs.
-_NEEDS: dict[str, Callable[[Padded], Any]] = {
-    "A14.borders": lambda inputs: inputs.mask.any(axis=1).sum() > 1,
-    "P1.padding": lambda inputs: not inputs.mask.all(),
-    "P2.column": lambda inputs: not inputs.mask[:, 0].all(),
-}
 _READ = {"mask", "window", "rotation", "bias"}
 
 
@@ -44,8 +37,8 @@ def unseen(model: Model, inputs: Padded, *, vectors: bool = True) -> list[str]:
 
 
 def _shows(model: Model, inputs: Padded, mistake: Mistake, right: list[np.ndarray]) -> bool:
-    if mistake.id in _NEEDS:
-        return bool(_NEEDS[mistake.id](inputs))
+    if mistake.needs is not None:
+        return bool(mistake.needs(inputs))
     if mistake.inputs is None and not mistake.parts.keys() & _READ:
         return True
     try:
