@@ -28,14 +28,7 @@ from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.mistake import Mistake
-from tests.support.mistakes import (
-    CRITERIA,
-    DUMPS,
-    Result,
-    Subject,
-    subjects,
-    try_mistakes,
-)
+from tests.support.mistakes import CRITERIA, DUMPS, Judged, Subject, subjects, try_mistakes
 
 
 class Kept:
@@ -43,15 +36,15 @@ class Kept:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.results: dict[tuple[str, str, tuple[str, ...]], Result | None] = {}
+        self.results: dict[tuple[str, str, tuple[str, ...]], Judged | None] = {}
         if path is None or not path.is_file():
             return
         for line in path.read_text(encoding="utf-8").splitlines():
             key, fields = json.loads(line)
-            result = fields and Result(**{**fields, "ids": tuple(fields["ids"]), "passed": tuple(fields["passed"])})
+            result = fields and Judged(**{**fields, "ids": tuple(fields["ids"]), "passed": tuple(fields["passed"])})
             self.results[key[0], key[1], tuple(key[2])] = result
 
-    def try_mistakes(self, subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Result | None:
+    def try_mistakes(self, subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Judged | None:
         """Return the kept result; without one, compute it and keep it (without the findings, which no table has)."""
         key = (subject.name, dump, tuple(mistake.id for mistake in mistakes))
         if key not in self.results:
@@ -81,7 +74,7 @@ def combinations(model: BertModel, count: int, number: int) -> Iterator[list[Mis
         yield list(kinds.values())
 
 
-def table(results: Sequence[Result]) -> list[str]:
+def table(results: Sequence[Judged]) -> list[str]:
     """Return the table of causes."""
     lines = [
         "| model | dump | ports | detected | cause alone or first | in the class | cannot tell | wrong | slowest |",
@@ -100,7 +93,7 @@ def table(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def criteria_table(results: Sequence[Result]) -> list[str]:
+def criteria_table(results: Sequence[Judged]) -> list[str]:
     """Return the table of what usual criteria let through."""
     heads = " | ".join(f"`{criterion}`" for criterion in CRITERIA)
     lines = [f"| model | dump | ports | minibert.parity | {heads} |", "|---|---|--:|--:|--:|--:|--:|--:|"]
@@ -121,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="a file of results; what it has is not computed again")
     options = parser.parse_args(arguments)
     kept = Kept(options.keep)
-    results: list[Result] = []
+    results: list[Judged] = []
     with tempfile.TemporaryDirectory() as folder:
         for subject in subjects(options.models.split(","), Path(folder)):
             for dump in options.dumps.split(","):

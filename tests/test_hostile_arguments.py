@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import minibert
+import minibert.inside
 from minibert import (
     BertConfig,
     BertModel,
@@ -303,6 +304,17 @@ def calls(folder: Path) -> list[Call]:
         pipe = minibert.pipeline(task, task_folder(folder / task, CLASS_OF[task], **labels), backend="numpy")
         length = "max_seq_len" if task == "question-answering" else "max_length"
         vary(f"pipeline({task})", pipe, **given, **{length: 20}, truncation=None, batch_size=1, padding=True)
+
+    of_inside: dict[str, dict[str, Any]] = {
+        **{name: {"trace": trace} for name in ("heads", "rollout", "norms")},
+        **{name: {"inputs": inputs} for name in ("ablate_heads", "value_zeroing")},
+        "patch": {"clean": inputs, "corrupt": inputs}, "compare_layers": {"trace_a": trace, "trace_b": trace},
+        "explain_similarity": {"model": sentences, "a": "a cat", "b": "the cat"},
+        "leave_one_out": {"model": sentences, "score": "the cat"},
+    }  # fmt: skip
+    for name, own in of_inside.items():
+        add(f"inside.{name}", getattr(minibert.inside, name), **own)
+
     add("embed_tokens", minibert.embed_tokens, layers=[0, 1], layer_pooling="sum")
     add("word_occurrences", minibert.word_occurrences, texts=embedded)
     found.methods(embedded[0], "")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_choice
-from minibert.inside.validation import as_trace, check_layers, check_trace, pad_maps, require, shares
+from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, pad_maps, require, shares
 from minibert.trace.edits import copied_array
 from minibert.trace.trace import Trace
 
@@ -227,6 +227,7 @@ def norms(model: Any, trace: Any, include: str | None = None, *, heads: bool = F
     -------
     ndarray of shape (layers, B, S, S), or (layers, B, A, S, S) with `heads`; float64, zeros for masked tokens
     """
+    model = check_model("norms", model)
     choices = _INCLUDE[:2] if model.config.family.forward == "modernbert" else _INCLUDE
     include = choices[-1] if include is None else include
     check_choice("include", include, choices)

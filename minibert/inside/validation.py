@@ -10,6 +10,7 @@ import numpy as np
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, brief, check_indices, counted
 from minibert.models.pretrained import BertPreTrainedModel
+from minibert.trace.edits import copied_array
 from minibert.trace.names import Record
 from minibert.trace.trace import Trace
 
@@ -142,8 +143,8 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
 def finite_numbers(name: str, value: Any, shape: tuple[int, ...], expected: str = "finite numbers") -> FloatArray:
     """Return numbers that a caller or his function gave as float64; ValueError if one is not finite, or not there."""
     try:
-        array = np.asarray(to_array(value)).reshape(shape)
-    except (TypeError, ValueError):
+        array = copied_array(name, value).reshape(shape)
+    except ValueError:
         array = np.full(shape, np.nan)
     if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
         raise ValueError(f"{name} is {brief(value)}; expected {expected} of shape {shape}.")

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert import BertModel, parity
+from minibert import parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.formulas import ROUNDINGS
 from minibert.parity.diagnosis.mistake import Mistake, part_mistake
 from minibert.parity.diagnosis.suggested import layer_mistake
-from minibert.parity.symbols import names_of_layer
+from minibert.parity.symbols import names_of_layer, symbol_of
 from minibert.parity.truth import VECTOR
-from tests.support.mistakes import DUMPS, ODD_FIRST, Subject
-from tests.support.random_checkpoints import random_checkpoint
+from tests.parity.conftest import small
+from tests.support.marks import sampled
+from tests.support.mistakes import Subject
 
 LAYERS = 4
 
 
 @pytest.fixture(scope="module")
 def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    sizes = {"num_hidden_layers": LAYERS, "max_position_embeddings": 24}
-    folder = random_checkpoint(tmp_path_factory.mktemp("causes") / "model", **sizes)
-    model = BertModel.from_pretrained(folder, backend="numpy")
-    return Subject.of_inputs("small", model, parity.probe(model).inputs)
+    return small(tmp_path_factory.mktemp("causes"), num_hidden_layers=LAYERS)
 
 
 def at(id: str, path: str, layers: tuple[int, ...] = tuple(range(LAYERS))) -> Mistake:
@@ -34,43 +33,60 @@ def at(id: str, path: str, layers: tuple[int, ...] = tuple(range(LAYERS))) -> Mi
 
 
 AFTER_ATTENTION = at("N3.annotated", ".attention")
-ROUNDED = at("D2.bfloat16-weights", ".output.dense", (1, 2))
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 @pytest.mark.parametrize(
-    ("mistake", "sites", "end"),
+    ("mistakes", "words"),
     [
-        (AFTER_ATTENTION, {("attention", i) for i in range(LAYERS)}, ", after attention, in all 4 layers"),
-        (ROUNDED, {("output_dense", i) for i in (1, 2)}, ", in output.dense, in layers 1, 2"),
-        (at("G1.tanh", ".intermediate", (0, 1)), {("intermediate", i) for i in (0, 1)}, ", in layers 0, 1"),
-        (at("N1.1e-5", "", (3,)), {("output", 3)}, ", in layer 3 only"),
+        ([AFTER_ATTENTION], ", after attention, in all 4 layers"),
+        ([at("D2.bfloat16-weights", ".output.dense", (1, 2))], ", in output.dense, in layers 1, 2"),
+        ([at("G1.tanh", ".intermediate", (0, 1))], ", in layers 0, 1"),
+        ([at("N1.1e-5", "", (3,))], ", in layer 3 only"),
+        # of a port in JavaScript
+        ([MISTAKES["E3.visible"], AFTER_ATTENTION, at("D2.bfloat16-weights", ".output.dense", (3,))], ""),
+        # what another cause explains is not in doubt
+        ([at("G1.tanh", ".intermediate", (0, 1, 2)), at("G3.relu", ".intermediate", (3,))], ", in layers 0, 1, 2"),
     ],
 )
-def test_a_mistake_in_some_ops_of_some_layers(
-    subject: Subject, mistake: Mistake, sites: Any, end: str, dump: str
-) -> None:
-    port = simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record=DUMPS[dump])
-    (finding,) = subject.diagnose(port)
-    assert (finding.mistake, finding.layers) == (mistake.id, tuple(sorted({layer for _, layer in sites})))
-    assert {*finding.sites} == sites or (dump == "hidden states" and {*finding.sites} > sites)
-    assert end in finding.text
-    assert finding.explained > 0.95
+def test_mistakes_in_some_ops_of_some_layers(subject: Subject, mistakes: list[Mistake], words: str, dump: str) -> None:
+    findings = subject.diagnose(subject.port(*mistakes, dump=dump))
+    assert [finding.mistake for finding in findings] == [mistake.id for mistake in mistakes]
+    for finding, mistake in zip(findings, mistakes, strict=True):
+        sites = {(symbol_of(name), int(name.split(".")[2])) for name in mistake.names or ()}
+        assert not sites or {*finding.sites} == sites or (dump == "hidden states" and {*finding.sites} > sites)
+        assert finding.layers == tuple(sorted({layer for _, layer in sites}))
+        assert "does not say" not in finding.text
+        assert finding.explained > 0.95
+    assert words in findings[0].text
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
-def test_three_mistakes_of_a_port_in_javascript(subject: Subject, dump: str) -> None:
-    wrong = [MISTAKES["E3.visible"], AFTER_ATTENTION, at("D2.bfloat16-weights", ".output.dense", (3,))]
-    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
-    assert [finding.mistake for finding in findings] == ["E3.visible", "N3.annotated", "D2.bfloat16-weights"]
-    assert {*findings[1].sites} == {("attention", i) for i in range(LAYERS)}
-    assert findings[2].sites == (("output_dense", 3),)
+def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
+    exchanged = part_mistake(
+        MISTAKES["W3.first"].symbols, layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)]
+    )
+    findings = subject.diagnose(subject.port(exchanged, dump=dump))
+    assert [(finding.mistake, finding.layers) for finding in findings] == [("W3.layer-2", (1,)), ("W3.layer-1", (2,))]
 
 
-@pytest.mark.parametrize("more", [(), ("G1.tanh",), ("A3.both",)])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        at("W2.attention.self.query", ".attention.self.query", (1,)),
+        layer_mistake(3).only(["encoder.layer.1.attention.self.key"]),
+    ],
+)
+def test_what_right_names_refute_is_not_an_alternative(subject: Subject, mistake: Mistake) -> None:
+    (finding,) = subject.diagnose(subject.port(mistake))
+    assert (finding.candidates, finding.layers) == ((mistake.id,), (1,))
+    assert finding.sites[0][0] in ("query", "key")
+
+
+@pytest.mark.parametrize("more", [(), ("G1.tanh",), pytest.param(("A3.both",), marks=pytest.mark.slow)])
 def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tuple[str, ...]) -> None:
     names = [f"hidden_states.{i}" for i in range(LAYERS + 1)]
-    states = list(simulate(subject.model, subject.inputs, [ODD_FIRST, *more], record="hidden_states.*").values())
+    states = list(subject.port(*more, dump="hidden_states.*").values())
     report = parity.check(subject.model, dict(zip(names, states[1:], strict=False)), subject.inputs, budget="bfloat16")
     assert (report.verdict, report.exit_code) == ("wrong", 1)
     assert [finding.mistake for finding in report.diagnosis] == ["H1.early", *more]
@@ -81,32 +97,6 @@ def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tu
         assert findings[0].names == tuple(f"encoder.layer.{i}" for i in range(LAYERS))
 
 
-@pytest.mark.parametrize("dump", ["all names", "hidden states"])
-def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
-    exchanged = part_mistake(
-        MISTAKES["W3.first"].symbols, layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)]
-    )
-    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
-    assert [(finding.mistake, finding.layers) for finding in findings] == [("W3.layer-2", (1,)), ("W3.layer-1", (2,))]
-    wrong = layer_mistake(3).only(["encoder.layer.1.attention.self.key"])
-    (finding,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert (finding.mistake, finding.sites) == ("W3.layer-3", (("key", 1),))
-
-
-def test_what_right_names_refute_is_not_an_alternative(subject: Subject) -> None:
-    wrong = at("W2.attention.self.query", ".attention.self.query", (1,))
-    (finding,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert finding.candidates == ("W2.attention.self.query",)
-
-
-@pytest.mark.parametrize("dump", ["all names", "hidden states"])
-def test_a_layer_that_another_cause_explains_is_not_in_doubt(subject: Subject, dump: str) -> None:
-    wrong = [at("G1.tanh", ".intermediate", (0, 1, 2)), at("G3.relu", ".intermediate", (3,))]
-    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
-    assert [finding.layers for finding in findings] == [(0, 1, 2), (3,)]
-    assert "does not say" not in findings[0].text + findings[1].text
-
-
 def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
     def scaled(inner: Any, here: Any, masked: np.ndarray) -> np.ndarray:
         probs = inner(here, masked)
@@ -114,7 +104,7 @@ def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
         return probs
 
     wrong = part_mistake("probs", softmax=scaled)
-    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    findings = subject.diagnose(subject.port(wrong))
     assert [finding.names for finding in findings] == [
         tuple(f"encoder.layer.{i}.attention.self.probs" for i in (first, first + 2)) for first in (0, 1)
     ]
@@ -126,7 +116,7 @@ def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
 def test_the_rows_that_are_right_are_named(subject: Subject, name: str, row: int) -> None:
     ids = subject.inputs["input_ids"].copy()
     ids[row, 3] = 1
-    port = simulate(subject.model, {**subject.inputs, "input_ids": ids}, ODD_FIRST, record=name)
+    port = subject.port(dump=name, input_ids=ids)
     rows = parity.probe(subject.model).shows
     (finding,) = subject.diagnose(port, rows)
     assert finding.mistake == ""
@@ -146,7 +136,7 @@ def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
         part_mistake("probs", softmax=tail),
         part_mistake("intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1)),
     ]
-    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
+    findings = subject.diagnose(subject.port(*wrong))
     by_name = {finding.names[0].partition("layer.")[2]: finding for finding in findings}
     assert set(by_name) == {"2.attention.self.value", "0.attention.self.probs", "0.intermediate"}
     assert "so the bias is wrong" in by_name["2.attention.self.value"].text
@@ -155,22 +145,27 @@ def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A model whose rows are blocks of ggml."""
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "num_hidden_layers": 2}
-    folder = random_checkpoint(tmp_path_factory.mktemp("wide") / "model", **sizes, max_position_embeddings=24)
-    return BertModel.from_pretrained(folder, backend="numpy")
+    return small(tmp_path_factory.mktemp("wide"), **sizes)
 
 
-@pytest.mark.parametrize("kept", [(), ("types", "positions")])
-@pytest.mark.parametrize("rounding", ["float16", "bfloat16", "q8_0", "q4_0", "int8", "int8-rows"])
-def test_rounded_weights_are_a_cause_and_no_precision(wide: BertModel, rounding: str, kept: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("rounding", "kept"),
+    sampled(
+        itertools.product(ROUNDINGS, [(), ("types", "positions")]),
+        100,
+        [("bfloat16", ()), ("q4_0", ("types", "positions"))],
+    ),
+)
+def test_rounded_weights_are_a_cause_and_no_precision(wide: Subject, rounding: str, kept: tuple[str, ...]) -> None:
     """Converters leave small tables in float32. Weights in bfloat16 are no forward in bfloat16."""
-    inputs, mistake = parity.probe(wide).inputs, MISTAKES[f"D2.{rounding}-weights"]
+    mistake = MISTAKES[f"D2.{rounding}-weights"]
     symbols = tuple(symbol for symbol in mistake.symbols if symbol not in kept)
-    values = simulate(wide, inputs, dataclasses.replace(mistake, symbols=symbols))
+    values = simulate(wide.model, wide.inputs, mistake.but(symbols=symbols))
     for names in (["encoder.layer.1"], ["embeddings", "encoder.layer.0", "encoder.layer.1"]):
-        report = parity.check(wide, {name: values[name] for name in names}, inputs)
+        report = parity.check(wide.model, {name: values[name] for name in names}, wide.inputs)
         assert report.verdict == "wrong", names
         assert any(mistake.text in finding.text for finding in report.diagnosis), (names, report.diagnosis)
 

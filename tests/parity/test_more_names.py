@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import zlib
 from pathlib import Path
 
@@ -9,42 +11,37 @@ import numpy as np
 import pytest
 
 from minibert import load
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from tests.support.families import SAMPLES, inputs, make
-from tests.support.mistakes import ODD_FIRST, Subject
+from tests.support.marks import sampled
+from tests.support.mistakes import Subject
 
 MODELS = ("bert", "mpnet", "electra", "gte", "modernbert")
 
 
+@functools.cache
+def subject_of(family: str, home: Path) -> Subject:
+    """Return a model of a family, with the inputs that its own tests have."""
+    ids, mask = inputs(make(home / family, family, **SAMPLES[family].telling).config.pad_token_id)
+    given = {"input_ids": ids, "attention_mask": mask}
+    if family in ("bert", "electra"):
+        given["token_type_ids"] = (np.arange(17) > 9) * np.ones_like(ids)
+    return Subject.of_inputs(family, load(home / family, backend="numpy"), given)
+
+
 @pytest.fixture(scope="module")
-def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
-    """Return a model of some families, with the inputs that its own tests have."""
-    made = {}
-    for family in MODELS:
-        folder: Path = tmp_path_factory.mktemp(family)
-        ids, mask = inputs(make(folder, family, **SAMPLES[family].telling).config.pad_token_id)
-        given = {"input_ids": ids, "attention_mask": mask}
-        if family in ("bert", "electra"):
-            given["token_type_ids"] = (np.arange(17) > 9) * np.ones_like(ids)
-        made[family] = Subject.of_inputs(family, load(folder, backend="numpy"), given)
-    return made
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("more")
 
 
-@pytest.mark.parametrize(
-    ("family", "id"),
-    [
-        pytest.param(family, id, marks=[] if zlib.crc32(f"{id}{family}".encode()) % 30 == 0 else pytest.mark.slow)
-        for family in MODELS
-        for id in MISTAKES
-    ],
-)
-def test_more_names_lose_no_cause(subjects: dict[str, Subject], family: str, id: str) -> None:
+@pytest.mark.parametrize(("family", "id"), sampled(itertools.product(MODELS, MISTAKES), 100))
+def test_more_names_lose_no_cause(home: Path, family: str, id: str) -> None:
     """The last state or the hidden states, then more and more of the other names, in an order by chance."""
-    subject, mistake = subjects[family], MISTAKES[id]
+    subject, mistake = subject_of(family, home), MISTAKES[id]
     if not mistake.is_for(subject.model) or mistake.vector is not None:
         return
     try:
-        port = simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record="*")
+        port = subject.port(mistake)
     except ValueError:  # with these inputs, or this width
         assert id.startswith(("A6", "E5", "P4", "D2.q8_0", "D2.q4_0", "W1"))
         return

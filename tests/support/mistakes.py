@@ -17,7 +17,7 @@ from minibert.parity.diagnosis.causes import diagnose
 from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE
-from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, unmasked
+from minibert.parity.truth import VECTOR, InapplicableError, Padded, Unit, mask_of, rms, unmasked
 from tests.support.random_checkpoints import ODD, random_checkpoint, random_successor
 
 BUDGET = 4.0
@@ -63,35 +63,31 @@ class Subject:
         padded = Padded.of(model.config, inputs)
         truth = forward_values(model, padded, (), dtype=np.float64, recipe=_RECIPE)
         plain = [forward_values(model, padded, order, recipe=_RECIPE) for order in ([], [BACKWARDS])]
-        unit = {
-            key: max(
-                2.0**-26 * rms(key, np.where(np.isinf(true), 0, true), padded),
-                *(rms(key, apart(one[key], true), padded) for one in plain),
-            )
-            for key, true in truth.items()
-        }
-        return cls(name, model, inputs, padded, truth, unit)
+        subject = cls(name, model, inputs, padded, truth, {})
+        for key in truth:
+            subject.unit[key] = Unit.of(subject.seen(key, truth), [subject.seen(key, one) for one in plain]).rms
+        return subject
+
+    def seen(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the visible places of an array."""
+        return unmasked(np.asarray(arrays[name], np.float64), mask_of(name, self.padded.mask))
+
+    def port(
+        self, *mistakes: str | Mistake, dump: str | Sequence[str] = "*", **inputs: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return the dump of a port with mistakes, whose sums are in another order; `inputs` are in place of others."""
+        record = DUMPS.get(dump, [dump]) if isinstance(dump, str) else dump
+        return simulate(self.model, {**self.inputs, **inputs}, [ODD_FIRST, *mistakes], record=record)
 
     def ratio(self, name: str, array: np.ndarray) -> float:
         """Return an error in units."""
-        return rms(name, apart(array, self.truth[name]), self.padded) / self.unit[name]
+        with np.errstate(all="ignore"):
+            return rms(self.seen(name, {name: array}) - self.seen(name, self.truth)) / self.unit[name]
 
     def diagnose(self, port: Mapping[str, np.ndarray], rows: Sequence[str] = ()) -> list[Finding]:
         """Return what `minibert.parity` says about a port."""
         wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
         return diagnose(self.model, self.padded, port, wrong, budget=BUDGET, recipe=_RECIPE, rows=rows)
-
-
-def apart(array: np.ndarray, true: np.ndarray) -> np.ndarray:
-    """Return the difference, which is 0 where both are -inf, as scores beyond a window are."""
-    with np.errstate(invalid="ignore"):
-        return np.where(array == true, 0, array - true)
-
-
-def rms(name: str, array: np.ndarray, inputs: Padded) -> float:
-    with np.errstate(all="ignore"):
-        shown = np.square(unmasked(np.asarray(array, np.float64), mask_of(name, inputs.mask)))
-        return float(np.sqrt(np.mean(shown)))
 
 
 def probe(model: BertModel, width: int, types: int) -> dict[str, Any]:
@@ -126,7 +122,7 @@ def subjects(chosen: Sequence[str], folder: Path) -> Iterator[Subject]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Judged:
     """What was said about one dump of one port."""
 
     subject: str
@@ -156,12 +152,8 @@ def judge(findings: Sequence[Finding], ids: Sequence[str]) -> str:
 def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     """Return the usual criteria that all arrays of a dump pass."""
     passed = []
-    mask = subject.padded.mask
     with np.errstate(all="ignore"):
-        pairs = [
-            tuple(unmasked(np.asarray(x, np.float64), mask_of(name, mask)) for x in (port[name], subject.truth[name]))
-            for name in port
-        ]
+        pairs = [(subject.seen(name, port), subject.seen(name, subject.truth)) for name in port]
         cosines = [float(a @ b / np.sqrt((a @ a) * (b @ b))) for a, b in pairs if b.any()]
         for bar in (0.99, 0.999):
             if all(cosine >= bar for cosine in cosines):
@@ -175,11 +167,10 @@ def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
 CRITERIA = ("cosine >= 0.99", "cosine >= 0.999", "allclose(0.001)", "allclose(0.0001)")
 
 
-def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Result | None:
+def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Judged | None:
     """Simulate a port and diagnose it; None if the mistakes change nothing in this dump."""
-    record = DUMPS[dump]
     try:
-        port = simulate(subject.model, subject.inputs, [ODD_FIRST, *mistakes], record=record)
+        port = subject.port(*mistakes, dump=dump)
         exact = forward_values(subject.model, subject.padded, mistakes, dtype=np.float64, recipe=_RECIPE)
     except (ValueError, InapplicableError):
         return None
@@ -201,12 +192,12 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
             same = forward_values(
                 subject.model, subject.padded, [MISTAKES[findings[0].mistake]], dtype=np.float64, recipe=_RECIPE
             )
-            rest = {name: rms(name, apart(same[name], exact[name]), subject.padded) for name in port}
+            rest = {name: rms(subject.seen(name, same) - subject.seen(name, exact)) for name in port}
             if max(rest[name] / subject.unit[name] for name in port) <= BUDGET / 4:
                 verdict = "first"
         except (KeyError, InapplicableError):
             pass
-    return Result(subject.name, dump, ids, detected, verdict, passes(subject, port), seconds, findings)
+    return Judged(subject.name, dump, ids, detected, verdict, passes(subject, port), seconds, findings)
 
 
 def try_nothing(subject: Subject, mistake: Mistake, names: Iterable[str]) -> bool:

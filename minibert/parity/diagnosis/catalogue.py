@@ -95,6 +95,10 @@ def _scales_positions(model: Model) -> bool:
     return any(own["rope_type"] != "default" for own in _rotaries(model))
 
 
+def _divides_frequencies(model: Model) -> bool:
+    return any(own["rope_type"] == "linear" for own in _rotaries(model))
+
+
 def _has_two_maps_in_head(model: Model) -> bool:
     return model.weights.pooler is not None or "transform" in symbols_of(model)
 
@@ -213,8 +217,8 @@ _ROWS: dict[str, Mistake] = {
     "R1.other": wrong.rotary(wrong.of_the_others).but(fits=_has_two_rotaries),
     **{f"R1.{base}": _with_base(base) for base in (10_000, 1_000, 20_000, 80_000, 160_000, 500_000)},
     "R1.unscaled": wrong.rotary(lambda own, layers: {"rope_type": "default"}).but(fits=_scales_positions),
-    "R1.no-ntk": wrong.rotary(wrong.before_ntk).but(fits=_scales_positions),
-    "R1.whole-factor": wrong.rotary(wrong.whole_factor).but(fits=_scales_positions),
+    "R1.no-ntk": wrong.rotary(wrong.before_ntk).but(fits=_divides_frequencies),
+    "R1.whole-factor": wrong.rotary(wrong.whole_factor).but(fits=_divides_frequencies),
     "R2.pairs": part_mistake(wrong.ROTATED, rotate=wrong.in_pairs),
     "R2.backwards": part_mistake(wrong.ROTATED, rotation=wrong.backwards),
     "R2.none": part_mistake(wrong.ROTATED, rotate=lambda inner, here, x, num_heads, rotation: x),
