@@ -126,7 +126,7 @@ def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
         ("add_cross_attention", "cross attention"),
         ("is_encoder_decoder", "an encoder-decoder"),
         ("pruned_heads", "pruned attention heads"),
-        ("quantization_config", "quantised weights"),
+        ("quantization_config", "quantised weights (transformers makes floats of them: model.dequantize())"),
         ("per_layer_config", "layers that differ"),
         ("transformers_weights", "weights in a file of this name"),
         ("lora_adaptations", "an adapter for each task (jinaai/jina-embeddings-v3-hf is the model without them)"),

@@ -27,11 +27,18 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 _SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
 _ADAPTER = "adapter_config.json"
+_INDEX = ".index"  # ends the name of a file of a TensorFlow checkpoint
 
-# What ends the names of weights in another format -> what to do.
+_MADE_OF = "Use the model that it was made of: its repository has model.safetensors or pytorch_model.bin."
+# What ends the names of weights in another format -> what they are, and what to do.
 _OTHER_FORMATS = {
-    **dict.fromkeys(("gguf", "onnx", "xml"), "Use the model that it was made of, in safetensors."),
-    **dict.fromkeys(("h5", "index", "msgpack"), "transformers 4 converts it (from_tf=True or from_flax=True)."),
+    "gguf": f"a file of llama.cpp and Ollama. {_MADE_OF}",
+    **dict.fromkeys(("onnx", "onnx/"), f"an ONNX export. {_MADE_OF}"),
+    "xml": f"an export for OpenVINO. {_MADE_OF}",
+    **dict.fromkeys(("mlmodel", "mlpackage/", "tflite", "pdparams", "ot", "npz"), f"of another engine. {_MADE_OF}"),
+    "h5": "of TensorFlow 2: transformers 4 converts it, from_pretrained(folder, from_tf=True).save_pretrained(folder).",
+    "msgpack": "of Flax: transformers 4 converts it, from_pretrained(folder, from_flax=True).save_pretrained(folder).",
+    "meta": "a part of a checkpoint of TensorFlow: copy the files .index and .data-... beside it.",
 }
 
 _PIECE = 16 * 2**20  # bytes of a file that are mapped at once
@@ -82,6 +89,8 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
         raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {types}.")
     if os.path.isdir(folder := os.path.expanduser(name)):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
+    if os.path.isfile(index := folder.removesuffix(_INDEX) + _INDEX):  # as bert_model.ckpt, the name of three files
+        return ModelFiles(_Folder(Path(index).parent, Path(index).name))
     is_path = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
     if is_path or isinstance(name_or_path, os.PathLike) or os.path.lexists(name):
         what = "is a file" if os.path.isfile(name) else "is not a folder" if os.path.lexists(name) else "does not exist"
@@ -173,7 +182,8 @@ class ModelFiles:
     def checkpoint(self) -> list[Path]:
         """Return the files of the weights: one, or every shard in the order in which the index first mentions them.
 
-        It is model.safetensors or its shards; only if there are none, pytorch_model.bin or its shards.
+        It is model.safetensors or its shards; only if there are none, pytorch_model.bin or its shards; in a folder
+        that has neither, the index of a checkpoint of TensorFlow, whose shards are beside it.
 
         Raises
         ------
@@ -201,7 +211,11 @@ class ModelFiles:
 
     def _weights(self) -> Path:
         """Return the file with the weights, or the index of its shards; refuse an adapter: it would change them."""
-        path = next(filter(None, map(self.find, WEIGHT_FILES)), None)
+        folder = self._source if isinstance(self._source, _Folder) else None
+        path = next(filter(None, map(self.find, (folder.index,) if folder and folder.index else WEIGHT_FILES)), None)
+        if path is None and folder:
+            indexes = [name for name in folder.names(self._prefix) if name.endswith(_INDEX)]
+            path = self.find(indexes[0]) if len(indexes) == 1 else None
         if path is None or (isinstance(self._source, _Folder) and self.find(_ADAPTER)):
             raise self.lacking(f"none of {', '.join(WEIGHT_FILES)}" if path is None else _ADAPTER)
         return path
@@ -226,11 +240,13 @@ def _remedy(names: Sequence[str]) -> str:
         return f" {_ADAPTER} makes it an adapter of another model: merge the two with peft, and save the result."
     if any(_SHARD.fullmatch(name) for name in names):
         return " It has shards without their index, such as model.safetensors.index.json. Copy the index too."
+    if len(indexes := [name for name in names if name.endswith(_INDEX)]) > 1:
+        return f" It has several checkpoints of TensorFlow: give the path of one of {_enumerated(indexes)}."
     for name in () if {*WEIGHT_FILES} & {*names} else names:
         if re.fullmatch(r"model\.\w+\.safetensors", name):
             return f" {name} is a variant of the weights: copy it to {WEIGHTS}."
         if remedy := _OTHER_FORMATS.get(name.rpartition(".")[2].lower()):
-            return f" minibert does not read {printable(name)}. {remedy}"
+            return f" minibert does not read {printable(name)}, {remedy}"
     return ""
 
 
@@ -244,15 +260,16 @@ def _enumerated(names: Sequence[str], limit: int = 12) -> str:
 
 
 class _Folder:
-    """A folder that the user named."""
+    """A folder that the user named, or the folder of a checkpoint of TensorFlow whose index the user named."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.source = f"folder {folder}"
+    def __init__(self, folder: Path, index: str = "") -> None:
+        self._folder, self.index = folder, index
+        self.source = f"folder {folder}" + (f", {index}" if index else "")
 
     def find(self, filename: str, *, needed: bool = False) -> Path | None:
-        path = self._folder / filename
-        return path if is_regular_file(path) else None
+        names = [filename] if filename != "config.json" else [filename, "bert_config.json"]  # the name of google's BERT
+        paths = (self._folder / name for name in names)
+        return next((path for path in paths if is_regular_file(path)), None)
 
     def names(self, prefix: str) -> list[str]:
         try:  # one level only, because the user may have named a whole disk by mistake

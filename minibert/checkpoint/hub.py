@@ -75,7 +75,11 @@ class HubRepository:
 
     def __post_init__(self) -> None:
         if not _REPO_ID.fullmatch(self.repo_id):
-            raise ValueError(f"{self.repo_id!r} is neither an existing folder nor a hub id such as 'org/name'.")
+            ollama = " With a colon it is a name of Ollama, whose files are GGUF; minibert reads the original model."
+            raise ValueError(
+                f"{self.repo_id!r} is neither an existing folder nor a hub id such as 'org/name'."
+                f"{ollama if ':' in self.repo_id else ''}"
+            )
         for name, kinds in (("revision", str | None), ("token", str | bool | None)):
             if not isinstance(getattr(self, name), kinds):
                 raise TypeError(f"{name} is a {type(getattr(self, name)).__name__}; expected a str or None.")

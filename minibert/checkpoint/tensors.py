@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, in safetensors or pytorch_model.bin: their list, and their numbers in float32.
+"""The tensors of a checkpoint, in safetensors, pytorch_model.bin or TensorFlow's format: their list and their numbers.
 
 All headers are read before memory for the tensors is allocated.
 """
@@ -60,6 +60,10 @@ def _read_header(path: Path) -> list[StoredTensor]:
         from minibert.checkpoint import pytorch_bin  # most models do not need it
 
         return pytorch_bin.read_header(path)
+    if path.suffix == ".index":
+        from minibert.checkpoint import tensorflow
+
+        return tensorflow.read_header(path)
     return read_header(path)
 
 

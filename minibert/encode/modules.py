@@ -148,7 +148,7 @@ def check_modules(
     expected = " or ".join(known or [f"Transformer, Pooling and then any of {', '.join(_READERS)}"])
     raise ModelFormatError(
         f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; {loader} implements {expected}."
-        + (f" {loaded_by} loads it." if loaded_by else "")
+        f" {loaded_by or 'sentence-transformers'} loads it."
     )
 
 

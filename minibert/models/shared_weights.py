@@ -140,9 +140,12 @@ class Sharing:
         if folder is None:
             _warn_not_shared("the user does not have a home folder")
             return None
+        tensors = list(tensors)
         states = {tensor.path: tensor.state for tensor in tensors}
         digests = [self._digest(path, state) for path, state in sorted(states.items())]
-        key = repr((_FORMAT, __version__, part, config, digests, self.layout.key))
+        # The names are not in the same file as the numbers, if the checkpoint is one of TensorFlow.
+        places = sorted((tensor.name, tensor.offset, tensor.shape) for tensor in tensors)
+        key = repr((_FORMAT, __version__, part, config, digests, places, self.layout.key))
         write = functools.partial(shared_arrays, folder, key, make, title=f"{source}, {part}, {self._compute_type}")
         try:
             try:

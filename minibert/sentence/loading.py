@@ -72,7 +72,7 @@ def full_name(
     name_or_path: str | os.PathLike[str], organisation: str = "sentence-transformers"
 ) -> str | os.PathLike[str]:
     """Put an organisation before a short hub id, as sentence-transformers does."""
-    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
+    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\.:"):
         return name_or_path
     plain = not organisation or _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
     return name_or_path if plain else f"{organisation}/{name_or_path}"

@@ -58,8 +58,10 @@ def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "remedy"),
     [
-        *((name, "in safetensors") for name in ("model.gguf", "model.onnx", "openvino_model.xml", "A-Q8_0.GGUF")),
-        *((name, "transformers 4") for name in ("tf_model.h5", "bert_model.ckpt.index", "flax_model.msgpack")),
+        *((name, "it was made of") for name in ("A-Q8_0.GGUF", "model.onnx", "openvino_model.xml", "m.pdparams")),
+        ("tf_model.h5", "from_tf=True"),
+        ("flax_model.msgpack", "from_flax=True"),
+        ("model.ckpt-9.meta", "copy the files .index"),
         ("model.fp16.safetensors", "copy it to model.safetensors"),
     ],
 )
@@ -81,6 +83,13 @@ def test_weights_in_another_format_are_named_with_the_remedy(tmp_path: Path, fil
     with pytest.raises(ModelFormatError) as caught:
         minibert.BertModel.from_pretrained(tmp_path)
     assert file not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nomic-embed-text:latest", "hf.co/org/x-GGUF:Q8_0"])
+@pytest.mark.parametrize("call", [minibert.SentenceTransformer, minibert.load])
+def test_a_name_of_ollama_is_known_as_such(name: str, call: Callable[[str], object]) -> None:
+    with pytest.raises(ValueError, match=f"^'{name}' .*Ollama"):
+        call(name)
 
 
 def test_a_missing_file_is_an_error_that_lists_the_files(tmp_path: Path) -> None:
