@@ -143,8 +143,8 @@ class Sharing:
         tensors = list(tensors)
         states = {tensor.path: tensor.state for tensor in tensors}
         digests = [self._digest(path, state) for path, state in sorted(states.items())]
-        # The names are not in the same file as the numbers, if the checkpoint is one of TensorFlow.
-        places = sorted((tensor.name, tensor.offset, tensor.shape) for tensor in tensors)
+        # In a checkpoint of TensorFlow, the names are in another file than the numbers.
+        places = sorted((one.name, one.offset, one.shape) for one in tensors if ".data-" in one.path.name)
         key = repr((_FORMAT, __version__, part, config, digests, places, self.layout.key))
         write = functools.partial(shared_arrays, folder, key, make, title=f"{source}, {part}, {self._compute_type}")
         try:
