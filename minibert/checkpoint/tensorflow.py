@@ -160,7 +160,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number in it has more than 10 bytes")
 
 
-def _fields(record: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _values(record: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield the number and the value of each field of a record."""
     at = 0
     while at < len(record):
@@ -180,9 +180,9 @@ def _fields(record: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def _numbers(record: bytes) -> dict[int, int]:
     """Return the fields of a record that are numbers."""
-    return {field: value for field, value in _fields(record) if isinstance(value, int)}
+    return {field: value for field, value in _values(record) if isinstance(value, int)}
 
 
 def _records(record: bytes, number: int) -> list[bytes]:
     """Return the fields of a record that have this number and are records."""
-    return [value for field, value in _fields(record) if field == number and isinstance(value, bytes)]
+    return [value for field, value in _values(record) if field == number and isinstance(value, bytes)]
