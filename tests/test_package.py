@@ -343,7 +343,7 @@ OTHERS = re.findall(
     SentenceTransformerTrainer SentenceTransformerModelCardData DefaultBatchSampler MultiDatasetDefaultBatchSampler
     ParallelSentencesDataset SpladePooling StaticEmbedding TextEmbedding WeightedLayerPooling
     WordEmbeddings PreTrainedTokenizerFast ElectraForPreTraining MLMTransformer ReLU SiLU ByteBuffer ByteOrder
-    FacebookAI GiB IsNext NotNext JavaScript NaN NumPy OpenAI TensorFlow TransformerLens
+    FacebookAI OpenVINO GiB IsNext NotNext JavaScript NaN NumPy OpenAI TensorFlow TransformerLens
     """,
 )
 CAMEL = re.compile(r"(?<![\w./`'-])[A-Z]\w*[a-z]\w*[A-Z]\w*(?:\.[a-z_]\w*)?(?![\w/-])")
