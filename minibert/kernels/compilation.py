@@ -5,7 +5,9 @@ What        `function` and `inline` mark functions that are compiled. `compile_l
 Options     No fastmath, because a result must not depend on how a loop was compiled. No bounds checks, because callers
             have checked every shape. Without Numba's runtime, because kernels do not allocate memory
 Time        Numba would optimise each function, and again each function that calls it, and make machine code of each. So
-            Numba makes plain code of LLVM here, and LLVM optimises the whole once
+            Numba makes plain code of LLVM here, and LLVM optimises the whole once. Numba searches for the type of each
+            call in the lists of all that could be called; here it remembers what it has found. Python's collector of
+            garbage would search through millions of objects that are all in use, so it waits
 Contract    Only the files of compiled functions import this file, because it imports Numba. Only this file uses Numba's
             compiler
 Source      https://llvm.org/docs/NewPassManager.html for the passes of level 3
@@ -14,6 +16,7 @@ Source      https://llvm.org/docs/NewPassManager.html for the passes of level 3
 from __future__ import annotations
 
 import ctypes
+import gc
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +27,7 @@ import numba
 from numba import types
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.types.functions import BaseFunction
 
 from minibert.kernels.libraries import MACHINE
 from minibert.kernels.linker import link
@@ -95,7 +99,7 @@ def inline(body: Callable[..., Any]) -> Callable[..., Any]:
     return numba.njit(forceinline=True, **_OPTIONS)(body)
 
 
-def compile_library(name: str, compiled: Any, count: int) -> bytes:
+def compile_library(name: str, compiled: Any, count: int, triple: str = "") -> bytes:
     """Compile a function, and all that it calls, for the level of this process; return a shared library.
 
     Parameters
@@ -106,6 +110,8 @@ def compile_library(name: str, compiled: Any, count: int) -> bytes:
         It does not return anything.
     count : int
         The number of its arguments, which are int64.
+    triple : str
+        LLVM's name of the system; "" is this one, or Linux for a level of another kind of processor.
     """
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -113,7 +119,7 @@ def compile_library(name: str, compiled: Any, count: int) -> bytes:
     processor, features = _PROCESSORS[LEVEL.name]
     # On Windows, code for Microsoft's linker would need the symbol _fltused of Microsoft's library.
     own = llvm.get_process_triple().replace("-windows-msvc", "-windows-gnu")
-    triple = own if LEVEL.machine == MACHINE else f"{LEVEL.machine}-unknown-linux-gnu"
+    triple = triple or (own if LEVEL.machine == MACHINE else f"{LEVEL.machine}-unknown-linux-gnu")
     machine = llvm.Target.from_triple(triple).create_target_machine(
         # The levels v4 are compiled with registers of 256 bits, if it is not forbidden.
         cpu=processor,
@@ -151,15 +157,33 @@ def load_function(compiled: Any, count: int) -> Callable[..., None]:
 def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
     """Return the name of a function in LLVM, and the text of it and of all that it calls, not optimised."""
     signature = (types.int64,) * count
+    known: dict[Any, tuple[Any, Any]] = {}
+    kind: Any = BaseFunction
+
+    def find_once(called: Any, context: Any, args: Any, kws: Any) -> Any:
+        key = called, args, tuple(kws.items())
+        if key not in known:
+            found = find(called, context, args, kws)
+            known[key] = found, called._impl_keys[found.args]
+        found, implementation = known[key]
+        called._impl_keys[found.args] = implementation  # the last search decides, as without the memory
+        return found
+
     with global_compiler_lock:  # no other thread compiles with the changed options
         level, finish, set_env = numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env
+        find, collects = kind.get_call_type, gc.isenabled()
         numba.config.OPT = type(level)(0)
         # These two would make machine code of each function at once. Without it, compiling takes half the time.
         JITCodeLibrary._finalize_specific = lambda library: None
         JITCPUCodegen.set_env = lambda codegen, name, env: None
+        kind.get_call_type = find_once
+        gc.disable()
         try:
             compiled.compile(signature)
         finally:
             numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env = level, finish, set_env
+            kind.get_call_type = find
+            if collects:
+                gc.enable()
     result = compiled.overloads[signature]
     return result.fndesc.llvm_func_name, result.library.get_llvm_str()

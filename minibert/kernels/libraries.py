@@ -149,6 +149,9 @@ def _has_dotprod() -> bool:
     if platform.system() == "Linux":
         at_hwcap, asimddp = 16, 1 << 20
         return bool(ctypes.CDLL(None).getauxval(ctypes.c_ulong(at_hwcap)) & asimddp)
+    if sys.platform == "win32":
+        dot_product = 43  # PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE
+        return bool(ctypes.windll.kernel32.IsProcessorFeaturePresent(dot_product))
     return sys.platform == "darwin"  # every Mac with such a processor
 
 

@@ -1,7 +1,7 @@
 """The linker: the machine code of the kernels -> a shared library.
 
-What        `link` makes a library of the kernels' machine code. On Linux this file does it, for x86-64 and arm64. On
-            macOS and Windows the linker of the package ziglang does it, for which build.py asks there
+What        `link` makes a library of the kernels' machine code. For Linux this file does it, on x86-64 and arm64. For
+            macOS and Windows the linker of the package ziglang does it, for which build.py asks
 Why         The kernels use no other library and no data that can be written, and LLVM is told to make code that may be
             at any address. So linking is: put the code beside the constants, write the distances between them into the
             code, and list the names. ziglang does this for every system, but it is 100 MB to download, and 411 MB in
@@ -39,14 +39,15 @@ def link(content: bytes, names: Sequence[str], triple: str) -> bytes:
     """
     if "linux" in triple:
         return _link_elf(_Object(content), names)
-    # The oldest macOS of this processor. On Windows, a library would need a function that starts it.
-    target = ["aarch64-macos.11.0"] if "apple" in triple else ["x86_64-windows-gnu", "-Wl,--no-entry"]
+    # The oldest macOS of arm64. On Windows, a library would need a function that starts it.
+    processor = triple.partition("-")[0].replace("arm64", "aarch64")  # as ziglang names it
+    target = [f"{processor}-macos.11.0"] if "apple" in triple else [f"{processor}-windows-gnu", "-Wl,--no-entry"]
     with tempfile.TemporaryDirectory() as folder:
-        source, result = Path(folder, "kernels.o"), Path(folder, "kernels.library")
-        source.write_bytes(content)
-        command = ["-m", "ziglang", "cc", "-target", *target, "-shared", "-nostdlib", "-o", str(result), str(source)]
-        subprocess.run([sys.executable, *command], check=True)
-        return result.read_bytes()
+        Path(folder, "kernels.o").write_bytes(content)
+        # A library of macOS contains the path that is written here, so it does not name the temporary folder.
+        command = ["-m", "ziglang", "cc", "-target", *target, "-shared", "-nostdlib", "-o", "kernels", "kernels.o"]
+        subprocess.run([sys.executable, *command], cwd=folder, check=True)
+        return Path(folder, "kernels").read_bytes()
 
 
 # --- the object file -------------------------------------------------------------------------------------------------

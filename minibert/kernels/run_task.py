@@ -3,7 +3,7 @@
 What        `make_run_task` makes the one function of kernels/ that Python calls. threads.py explains what the threads
             share. As a program, this file writes the library of one level; build.py starts it::
 
-                MINIBERT_COMPILED_LEVEL=x86-64-avx2 python -m minibert.kernels.run_task FILE
+                MINIBERT_COMPILED_LEVEL=x86-64-avx2 python -m minibert.kernels.run_task FILE [TRIPLE]
 
 System      The code does not call functions of the system by name, so that its library needs no other library. Their
             addresses are in the state; where the system does not have one, its address is 0
@@ -284,4 +284,4 @@ def make_run_task() -> Any:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(compile_library("run_task", make_run_task(), 1))
+    Path(sys.argv[1]).write_bytes(compile_library("run_task", make_run_task(), 1, *sys.argv[2:]))
