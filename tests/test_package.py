@@ -51,7 +51,7 @@ HOMES = {
     "filelock": {"_utils"},
     "tqdm": {"_utils"},
     "tokenizers": {"tokenizer"},
-    "safetensors": {"checkpoint", "trace", "parity"},
+    "safetensors": {"checkpoint"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "hatchling": {"kernels"},

@@ -16,6 +16,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from minibert._utils.files import JSON_LIMIT, parse_json, write_whole
+from minibert._utils.system import missing_library
 from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 
@@ -137,10 +138,17 @@ def fill(file: BinaryIO, view: memoryview) -> None:
         filled += got
 
 
+def safetensors_library() -> Any:
+    """Import safetensors.numpy, which writes files and reads traces. What reads models does not need it."""
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise missing_library("a safetensors file of minibert", error, "safetensors") from error
+    return safetensors.numpy
+
+
 def write_safetensors(path: str | os.PathLike[str], arrays: Iterable[tuple[str, Any]]) -> None:
     """Write named arrays as float32 into one safetensors file; the file gets its name when it is complete."""
-    import safetensors.numpy
-
     tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays}
     # transformers refuses a file without this metadata.
-    write_whole(path, lambda file: file.write(safetensors.numpy.save(tensors, {"format": "pt"})))
+    write_whole(path, lambda file: file.write(safetensors_library().save(tensors, {"format": "pt"})))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
 from minibert._utils.validation import IntArray, brief, counted, some_of
+from minibert.checkpoint.safetensors import safetensors_library
 from minibert.errors import ModelFormatError
 from minibert.models.inputs import INPUTS
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
@@ -65,9 +66,7 @@ class Probe:
 
     def save(self, folder: str | os.PathLike[str]) -> list[str]:
         """Write probe.json, probe.npz, probe.safetensors and texts.txt into a folder; return their paths."""
-        import safetensors.numpy
-
-        home = Path(make_folder(folder))
+        library, home = safetensors_library(), Path(make_folder(folder))
         rows = {name: array.tolist() for name, array in self.inputs.items()}
         content: dict[str, Any] = {"format": FORMAT, **rows, "texts": [list(pair) for pair in self.texts]}
         content["shows"] = self.shows
@@ -75,7 +74,7 @@ class Probe:
         text = "{" + ",\n".join(entries) + "}\n"
         write_whole(home / "probe.json", lambda file: file.write(text.encode()))
         write_whole(home / "probe.npz", lambda file: np.savez(file, **self.inputs))  # type: ignore[arg-type]
-        write_whole(home / "probe.safetensors", lambda file: file.write(safetensors.numpy.save(self.inputs)))
+        write_whole(home / "probe.safetensors", lambda file: file.write(library.save(self.inputs)))
         lines = "".join("\t".join(filter(None, pair)) + "\n" for pair in self.texts)
         write_whole(home / "texts.txt", lambda file: file.write(lines.encode()))
         return [str(home / name) for name in ("probe.json", "probe.npz", "probe.safetensors", "texts.txt")]

@@ -19,6 +19,7 @@ from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted, some_of
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
+from minibert.checkpoint.safetensors import safetensors_library
 from minibert.trace.layout import Sizes
 from minibert.trace.names import Names, Spec
 
@@ -335,9 +336,7 @@ class Trace(Mapping[str, FloatArray]):
             named: dict[str, Any] = {_HEADER: np.array(text), **arrays}
             write_whole(path, lambda file: np.savez(file, **named))
         else:
-            import safetensors.numpy
-
-            write_whole(path, lambda file: file.write(safetensors.numpy.save(arrays, {_HEADER: text})))
+            write_whole(path, lambda file: file.write(safetensors_library().save(arrays, {_HEADER: text})))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -360,7 +359,7 @@ class Trace(Mapping[str, FloatArray]):
             header = dict(parse_json(text.encode(), "its header"))
             check_format(header, _FORMAT, "it")
             return cls._assembled(arrays, header)
-        except MemoryError:
+        except (MemoryError, ImportError):
             raise
         except Exception as error:  # zipfile, zlib, NumPy and safetensors raise many types
             raise ValueError(f"{name} is not a whole trace ({error}). Expected a file of Trace.save.") from error
@@ -400,9 +399,7 @@ def _read_npz(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
 
 
 def _read_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
-    import safetensors.numpy
-
-    arrays = safetensors.numpy.load(content)  # checks the header, the offsets and the length
+    arrays = safetensors_library().load(content)  # checks the header, the offsets and the length
     header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")], "its header")
     return arrays, str(header["__metadata__"][_HEADER])
 
