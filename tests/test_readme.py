@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import minibert
 from benchmarks import chart
 from minibert.cli import main
 from tests.support.outcomes import PATIENCE
@@ -322,7 +321,3 @@ def test_the_chart_has_the_figures_of_the_tables() -> None:
         assert f">{figure[1]}<" in drawn
     lost = re.sub(r"(?m)(^\| short \| 14 \| \S+ \| )\S+ \(\S+\)", r"\g<1>691 (0.91x)", BENCHMARKS)
     assert "short 14 (sentence-transformers 0.91x)" in chart.behind(lost)
-
-
-def test_the_citation_names_the_version() -> None:
-    assert f"version: {minibert.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
