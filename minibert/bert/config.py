@@ -49,7 +49,7 @@ class BertConfig:
     hidden_act : str                 one of `ACTIVATIONS`
     max_position_embeddings : int    P, rows of the position embeddings; see `max_length`
     type_vocab_size : int            rows of the token_type embeddings, at least 1; in gte 0 means that there are none
-    embedding_size : int             features of the embeddings; None means `hidden_size`, as in all models but ELECTRA
+    embedding_size : int             features of the embeddings; None means `hidden_size`, as in all but ELECTRA, ALBERT
     layer_norm_eps : float           added to the variance in every LayerNorm, above 0
     pad_token_id : int or None       changes results only where positions count from it (RoBERTa); see `padding_id`
     id2label : dict of int to str    names of a classifier's labels; None means two: "LABEL_0" and "LABEL_1"
@@ -62,6 +62,7 @@ class BertConfig:
     classifier_pooling : str         ModernBERT: "cls" or "mean"
     classifier_activation : str      ModernBERT: of all heads
     norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias : bool    ModernBERT: what has a bias
+    num_hidden_groups : int          ALBERT: how many different layers there are; see `stored_layer`
     stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
 
     The fields from `rope_parameters` on are None in a family that does not have them.
@@ -101,6 +102,7 @@ class BertConfig:
     mlp_bias: bool | None = None
     classifier_bias: bool | None = None
     decoder_bias: bool | None = None
+    num_hidden_groups: int | None = None
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     _family = FAMILIES["bert"]
@@ -148,6 +150,8 @@ class BertConfig:
                 raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
         if "classifier_pooling" in self.family.defaults and self.classifier_pooling not in ("cls", "mean"):
             raise ModelFormatError(f"classifier_pooling={brief(self.classifier_pooling)}; expected 'cls' or 'mean'.")
+        if "num_hidden_groups" in self.family.defaults:
+            check_stored_int("num_hidden_groups", self.num_hidden_groups, 1)
         if self.family.has_windows:
             check_stored_int("local_attention", self.local_attention, 0)
             types = self.layer_types or tuple(_layer_types(self.stated, self.num_hidden_layers))
@@ -168,6 +172,10 @@ class BertConfig:
         """Return the rotary parameters of a type of layers."""
         parameters: dict[str, Any] = self.rope_parameters or {}
         return parameters[layer_type] if len(self.family.theta) > 1 else parameters
+
+    def stored_layer(self, i: int) -> int:
+        """Return the number of the layer in the checkpoint whose weights layer i has; in ALBERT many have the same."""
+        return i if self.num_hidden_groups is None else int(i / (self.num_hidden_layers / self.num_hidden_groups))
 
     def has_bias(self, path: str) -> bool:
         """Return whether a module of BERT has a bias in this model."""

@@ -9,6 +9,8 @@ electra             Clark et al. 2020 (arXiv 2003.10555): embeddings of another 
 nomic_bert          Nussbaum et al. 2024 (arXiv 2402.01613): rotary positions, gated feed-forward
 gte                 Zhang et al. 2024 (arXiv 2407.19669): the same; "new" in older files
 jina_embeddings_v3  Sturua et al. 2024 (arXiv 2409.10173): XLM-RoBERTa with rotary positions
+albert              Lan et al. 2019 (arXiv 1909.11942): ELECTRA's embeddings, and layers that share their weights
+data2vec-text       Baevski et al. 2022 (arXiv 2202.03555): RoBERTa, trained in another way
 modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
 ==================  =============================================================================================
 
@@ -82,6 +84,8 @@ class Family:
         A bias for each head and distance of two tokens is added to the scores of all layers.
     has_embedding_size : bool
         The embeddings have `embedding_size` features; a linear map makes H of them.
+    always_projects : bool
+        There is this map even if `embedding_size` is H.
     is_gated : bool
         The feed-forward has a gate.
     forward : str
@@ -110,6 +114,7 @@ class Family:
     has_token_types: bool = True
     has_relative_bias: bool = False
     has_embedding_size: bool = False
+    always_projects: bool = False
     is_gated: bool = False
     forward: str = "bert"
     heads_begin_with_transform: bool = False
@@ -126,6 +131,10 @@ class Family:
     def bert_path(self, path: str, head: str | None = None) -> str:
         """Return the path in BERT of a module of this family, which may be one of a head."""
         return _replaced(path, _paths(self, head)[1])
+
+    def has_dense(self, head: str | None) -> bool:
+        """Return whether a head has a dense map of its own instead of the pooler."""
+        return "pooler.dense" in self.heads.get(_part(head), {})
 
     def own_name(self, name: str) -> str:
         """Return the name in config.json of a field of `BertConfig`."""
@@ -162,7 +171,7 @@ def _paths(family: Family, head: str | None) -> tuple[dict[str, str], dict[str, 
 
 def _replaced(path: str, names: Mapping[str, str]) -> str:
     """Return the path with another name; a path that the table does not have stays as it is."""
-    number = re.search(r"\blayers?\.(\d+)(?=\.)", path)
+    number = re.search(r"\b(?:layers?|albert_layer_groups)\.(\d+)(?=\.)", path)
     if number is None:
         return names.get(path, path)
     general = f"{path[: number.start(1)]}{{i}}{path[number.end() :]}"
@@ -191,6 +200,13 @@ _ROBERTA = Family(
     defaults={"vocab_size": 50265, "pad_token_id": 1},
     inputs={"ForMultipleChoice": "input_ids token_type_ids attention_mask"},
     counts_tokens=True,
+)
+_DATA2VEC = dataclasses.replace(
+    _ROBERTA,
+    model_type="data2vec-text",
+    class_name="Data2VecText",
+    field="data2vec_text",
+    defaults={"pad_token_id": 1},
 )
 _DISTILBERT = Family(
     "distilbert",
@@ -263,6 +279,36 @@ _ELECTRA = Family(
     defaults={"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
     required={"ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}},
     has_embedding_size=True,
+)
+_ALBERT_LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
+_ALBERT = Family(
+    "albert",
+    "Albert",
+    "albert",
+    modules={
+        "embeddings_project": "encoder.embedding_hidden_mapping_in",
+        "pooler.dense": "pooler",
+        f"{_LAYER}.attention.self.query": f"{_ALBERT_LAYER}.attention.query",
+        f"{_LAYER}.attention.self.key": f"{_ALBERT_LAYER}.attention.key",
+        f"{_LAYER}.attention.self.value": f"{_ALBERT_LAYER}.attention.value",
+        f"{_LAYER}.attention.output.dense": f"{_ALBERT_LAYER}.attention.dense",
+        f"{_LAYER}.attention.output.LayerNorm": f"{_ALBERT_LAYER}.attention.LayerNorm",
+        f"{_LAYER}.intermediate.dense": f"{_ALBERT_LAYER}.ffn",
+        f"{_LAYER}.output.dense": f"{_ALBERT_LAYER}.ffn_output",
+        f"{_LAYER}.output.LayerNorm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
+    },
+    heads={
+        "ForMaskedLM": _language_model(
+            "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions"
+        )
+    },
+    defaults={
+        **{"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64},
+        **{"intermediate_size": 16384, "hidden_act": "gelu_new", "num_hidden_groups": 1},
+    },
+    required={"": {"inner_group_num": 1}},
+    has_embedding_size=True,
+    always_projects=True,
 )
 # What nomic_bert, gte and jina_embeddings_v3 have in common.
 _ROTARY = Family(
@@ -415,6 +461,7 @@ _MODERN = Family(
 )
 BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
 EXTRA = ("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation", *BIASES)
+EXTRA += ("num_hidden_groups",)
 """The fields of `BertConfig` that only some families have."""
 
 FAMILIES = {
@@ -424,9 +471,11 @@ FAMILIES = {
         _ROBERTA,
         dataclasses.replace(_ROBERTA, model_type="xlm-roberta", class_name="XLMRoberta", defaults={"pad_token_id": 1}),
         dataclasses.replace(_ROBERTA, model_type="camembert", class_name="Camembert", defaults={"pad_token_id": 1}),
+        _DATA2VEC,
         _DISTILBERT,
         _MPNET,
         _ELECTRA,
+        _ALBERT,
         _NOMIC,
         _GTE,
         _JINA,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -208,7 +209,7 @@ def stored_rows(config: BertConfig) -> tuple[Row, ...]:
         rows = [row for row in rows if row.field != "position_embeddings"]
     if not config.has_token_types:
         rows = [row for row in rows if row.field != "token_type_embeddings"]
-    if config.embedding_size != config.hidden_size:
+    if config.embedding_size != config.hidden_size or family.always_projects:
         rows.append(_PROJECTION)
     rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * (family.forward == "modernbert")
     return _in_model(config, rows)
@@ -344,13 +345,29 @@ def read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
         name: Rotary(config.rope_of(name), config.head_size, config.max_position_embeddings)
         for name in config.family.theta
     }
-    layers = []
+    layers, read = [], dict[int, dict[str, Any]]()
     for i, layer_type in enumerate(types):
-        maps: dict[str, Any] = _assemble(tensors, layer_rows(config, i), f"encoder.layer.{i}.", config)
+        if (stored := config.stored_layer(i)) not in read:
+            read[stored] = _assemble(tensors, layer_rows(config, stored), f"encoder.layer.{stored}.", config)
+        maps = read[stored] if i == stored else _as_layer(i, read[stored])
         window = (config.local_attention or 0) // 2 if layer_type == "sliding_attention" else None
         rotary = rotaries.get(layer_type)
         layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
     return Weights(config=config, layers=tuple(layers), pooler=None, **fields)
+
+
+def _as_layer(i: int, maps: dict[str, Any]) -> dict[str, Any]:
+    """Return the modules of another layer under the paths of layer i; the numbers are the same arrays."""
+
+    def moved(path: str) -> str:
+        return re.sub(r"(?<=^encoder\.layer\.)\d+", str(i), path)
+
+    return {
+        field: dataclasses.replace(part, path=moved(part.path))
+        if isinstance(part, LayerNorm)
+        else dataclasses.replace(part, paths=tuple(map(moved, part.paths)))
+        for field, part in maps.items()
+    }
 
 
 def read_pooler(config: BertConfig, tensors: TensorSource) -> dict[str, Any]:

@@ -147,13 +147,9 @@ class StoredModel:
     def _rows(self, head: str) -> tuple[Row, ...]:
         """Return the modules of a head that are beside the model; in some families its dense map is one of them."""
         of_head = head_of(self._family, head)
-        rows = of_head.rows + (POOLER_ROWS if of_head.pooled and self._has_dense(head) else ())
+        rows = of_head.rows + (POOLER_ROWS if of_head.pooled and self._family.has_dense(head) else ())
         # Without the config, a bias that it decides on is not needed.
         return tuple(dataclasses.replace(row, bias=self._family.bias_field(row.path) == "") for row in rows)
-
-    def _has_dense(self, head: str) -> bool:
-        """Return whether a head has a dense map instead of the pooler."""
-        return self._family.own_path("pooler.dense", head) != "pooler.dense"
 
     def _of_head(self, head: str) -> dict[str, StoredTensor]:
         """Return the tensors beside the model that belong to a head."""
@@ -162,7 +158,7 @@ class StoredModel:
     def _missing(self, head: str, there: Collection[str], *, tied: bool) -> list[str]:
         """Return the names of the tensors that a head needs, and that are neither in the model nor beside it."""
         missing = [name for row in self._rows(head) for name in _names(row, tied) if name not in there]
-        if head_of(self._family, head).pooled and not self._has_dense(head):
+        if head_of(self._family, head).pooled and not self._family.has_dense(head):
             missing += [name for row in POOLER_ROWS for name in _names(row) if name not in self.tensors]
         return missing
 
@@ -204,7 +200,7 @@ class StoredModel:
         self._check_layer_count(config)
         of_head = head_rows(config, head) if head else ()
         rows = [("", row) for row in (*stored_rows(config), *(POOLER_ROWS if pooler else ()), *of_head)]
-        rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in layer_rows(config, i)]
+        rows += [(f"encoder.layer.{i}.", row) for i in _stored_layers(config) for row in layer_rows(config, i)]
         tied = config.tie_word_embeddings and f"{DECODER}.weight" not in self.tensors
         expected = {f"{scope}{name}": row for scope, row in rows for name in _names(row, tied)}
         if strange := [one for name, one in self.tensors.items() if name in expected and one.dtype not in DTYPES]:
@@ -228,7 +224,7 @@ class StoredModel:
     def _check_layer_count(self, config: BertConfig) -> None:
         matches = (re.match(r"encoder\.layer\.(\d{1,9})\.", name) for name in self.tensors)
         numbers = {int(match[1]) for match in matches if match}
-        if len(numbers) != config.num_hidden_layers or numbers != set(range(len(numbers))):
+        if numbers != {*_stored_layers(config)}:
             layers = f"{len(numbers)} layers ({min(numbers)} to {max(numbers)})" if numbers else "no layers"
             matches = (re.match(r"(|.*?\.)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
             others = ", ".join(map(repr, sorted({match[1] for match in matches if match} - {self._prefix})))
@@ -262,6 +258,11 @@ class StoredModel:
         """Return the names of the tensors that do not belong to BERT: tensors of task heads, and old buffers."""
         used = {self.tensors[name].name for name in (*self._inside_bert(), *self._head)}
         return tuple(dict.fromkeys(tensor.name for tensor in self._stored.values() if tensor.name not in used))
+
+
+def _stored_layers(config: BertConfig) -> list[int]:
+    """Return the numbers of the layers that a checkpoint has, each once."""
+    return list(dict.fromkeys(map(config.stored_layer, range(config.num_hidden_layers))))
 
 
 def _names(row: Row, tied: bool = False) -> list[str]:
@@ -333,11 +334,16 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
     """
     family = weights.config.family
     tied = weights.head is not None and weights.head.tied
-    for _, owner, rows in weights.parts(head):
+    written: set[str] = set()
+    for scope, owner, rows in weights.parts(head):
+        stored = re.sub(r"\d+", lambda number: str(weights.config.stored_layer(int(number[0]))), scope)
+        if scope and stored in written:  # a layer that has the weights of another one
+            continue
+        written.add(stored)
         for path, part, array in _arrays_of(owner, rows, family):
-            own = family.own_path(path, head)
+            own = family.own_path(path.replace(scope, stored, 1), head)
             # The dense map that some heads have instead of the pooler is beside the model, too.
-            beside = owner is weights.head or (path.startswith("pooler.") and own != path)
+            beside = owner is weights.head or (path == "pooler.dense" and family.has_dense(head))
             names = [f"{own}.{part}" if head is None or beside else f"{family.field}.{own}.{part}"]
             if path == DECODER:
                 of_bias = f"{family.own_path('cls.predictions', head)}.bias"

@@ -8,6 +8,7 @@ DistilBertTokenizer                      WordPiece  the same, without token type
 MPNetTokenizer                           WordPiece  <s> A </s>, then </s> B </s>      vocab.txt
 RobertaTokenizer                         BPE        <s> A </s>, then </s> B </s>      vocab.json and merges.txt
 XLMRobertaTokenizer, CamembertTokenizer  Unigram    <s> A </s>, then </s> B </s>      a file of SentencePiece; not read
+AlbertTokenizer                          Unigram    [CLS] A [SEP], then B [SEP]       the same
 =======================================  =========  ================================  ================================
 
 Source: the files tokenization_*.py of https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models.
@@ -30,6 +31,7 @@ _BERT_TOKENS = dict(zip(SPECIAL_TOKEN_NAMES[2:], ("[UNK]", "[SEP]", "[PAD]", "[C
 _ROBERTA_TOKENS = dict(
     zip(SPECIAL_TOKEN_NAMES, ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"), strict=True)
 )
+_ALBERT_TOKENS = _BERT_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
 _MPNET_TOKENS = _ROBERTA_TOKENS | {"unk_token": "[UNK]"}
 _SPACES = {"add_prefix_space": False, "trim_offsets": True}
 _NORMALIZER = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -93,6 +95,7 @@ class TokenizerClass:
 GENERIC = TokenizerClass()
 _BERT = TokenizerClass("BertTokenizer", "WordPiece", settings=_NORMALIZER, has_token_types=True)
 _XLM_ROBERTA = TokenizerClass("XLMRobertaTokenizer", "Unigram", _ROBERTA_TOKENS, settings={"add_prefix_space": True})
+_OF_ALBERT = {"do_lower_case": True, "keep_accents": False, "add_prefix_space": True}
 _UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 _CLASSES = {
     tokenizer_class.name: tokenizer_class
@@ -102,6 +105,7 @@ _CLASSES = {
         replace(_BERT, name="DistilBertTokenizer", has_token_types=False),
         TokenizerClass("MPNetTokenizer", "WordPiece", _MPNET_TOKENS, settings=_NORMALIZER, mask_takes_space=True),
         TokenizerClass("RobertaTokenizer", "BPE", _ROBERTA_TOKENS, settings=_SPACES),
+        TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_TOKENS, settings=_OF_ALBERT),
         _XLM_ROBERTA,
         replace(_XLM_ROBERTA, name="CamembertTokenizer", extra_special_tokens=_UNUSED, mask_takes_space=True),
     )
@@ -110,6 +114,8 @@ SETTING_NAMES = tuple(dict.fromkeys(name for known in _CLASSES.values() for name
 _OF_MODELS = {
     "roberta": "RobertaTokenizer",
     "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+    "data2vec-text": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer",
     **dict.fromkeys(("xlm-roberta", "gte", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
     **dict.fromkeys(("modernbert", "new"), GENERIC.name),
@@ -159,8 +165,11 @@ def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str
         space: Any = {"replacement": "▁", "prepend_scheme": "always" if settings["add_prefix_space"] else "never"}
         normalizer = tokenizer.normalizer
         steps: list[Any] = list(normalizer) if isinstance(normalizer, normalizers.Sequence) else [normalizer]  # type: ignore[call-overload]
+        precompiled = [step for step in steps if isinstance(step, normalizers.Precompiled)]
         parts = {
-            "normalizer": next((step for step in steps if isinstance(step, normalizers.Precompiled)), None),
+            "normalizer": _albert_normalizer(settings, precompiled)
+            if "keep_accents" in kind.settings
+            else next(iter(precompiled), None),
             "pre_tokenizer": pre_tokenizers.Sequence(
                 [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
             ),
@@ -170,6 +179,15 @@ def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str
         setattr(tokenizer, name, part)
     for name, value in of_model.items():
         setattr(tokenizer.model, name, value)
+
+
+def _albert_normalizer(settings: Mapping[str, Any], last: Sequence[Any]) -> Any:
+    from tokenizers import normalizers
+
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [] if settings["keep_accents"] else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if settings["do_lower_case"] else []
+    return normalizers.Sequence([*steps, *last[:1]])
 
 
 def make_layout(
@@ -189,9 +207,10 @@ def make_layout(
     if missing:
         raise ModelFormatError(f"the tokenizer has no post_processor, and the files lack {' and '.join(missing)}.")
     first, last = ((token, int(tokenizer.token_to_id(token) or 0)) for token in map(special_tokens.__getitem__, names))
-    if kind.special_tokens is _BERT_TOKENS or kind.model == "Unigram":
+    of_bert = kind.special_tokens is _BERT_TOKENS or kind.special_tokens is _ALBERT_TOKENS
+    if of_bert or kind.model == "Unigram":
         single = f"{first[0]}:0 $A:0 {last[0]}:0"
-        other = f"$B:1 {last[0]}:1" if kind.special_tokens is _BERT_TOKENS else f"{last[0]}:0 $B:0 {last[0]}:0"
+        other = f"$B:1 {last[0]}:1" if of_bert else f"{last[0]}:0 $B:0 {last[0]}:0"
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single.split(), pair=f"{single} {other}".split(), special_tokens=[first, last]
         )
