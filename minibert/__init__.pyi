@@ -108,7 +108,6 @@ class RobertaForSequenceClassification(BertForSequenceClassification): roberta: 
 class RobertaForTokenClassification(BertForTokenClassification): roberta: RobertaModel
 class RobertaForQuestionAnswering(BertForQuestionAnswering): roberta: RobertaModel
 class RobertaForMultipleChoice(BertForMultipleChoice): roberta: RobertaModel
-
 class XLMRobertaConfig(_Config): ...
 class XLMRobertaTokenizer(BertTokenizer): ...
 XLMRobertaTokenizerFast = XLMRobertaTokenizer
@@ -118,7 +117,6 @@ class XLMRobertaForSequenceClassification(BertForSequenceClassification): robert
 class XLMRobertaForTokenClassification(BertForTokenClassification): roberta: XLMRobertaModel
 class XLMRobertaForQuestionAnswering(BertForQuestionAnswering): roberta: XLMRobertaModel
 class XLMRobertaForMultipleChoice(BertForMultipleChoice): roberta: XLMRobertaModel
-
 class CamembertConfig(_Config): ...
 class CamembertTokenizer(BertTokenizer): ...
 CamembertTokenizerFast = CamembertTokenizer
@@ -128,7 +126,15 @@ class CamembertForSequenceClassification(BertForSequenceClassification): roberta
 class CamembertForTokenClassification(BertForTokenClassification): roberta: CamembertModel
 class CamembertForQuestionAnswering(BertForQuestionAnswering): roberta: CamembertModel
 class CamembertForMultipleChoice(BertForMultipleChoice): roberta: CamembertModel
-
+class Data2VecTextConfig(_Config): ...
+class Data2VecTextTokenizer(BertTokenizer): ...
+Data2VecTextTokenizerFast = Data2VecTextTokenizer
+class Data2VecTextModel(BertModel): ...
+class Data2VecTextForMaskedLM(BertForMaskedLM): data2vec_text: Data2VecTextModel
+class Data2VecTextForSequenceClassification(BertForSequenceClassification): data2vec_text: Data2VecTextModel
+class Data2VecTextForTokenClassification(BertForTokenClassification): data2vec_text: Data2VecTextModel
+class Data2VecTextForQuestionAnswering(BertForQuestionAnswering): data2vec_text: Data2VecTextModel
+class Data2VecTextForMultipleChoice(BertForMultipleChoice): data2vec_text: Data2VecTextModel
 class DistilBertConfig(_Config): ...
 class DistilBertTokenizer(BertTokenizer): ...
 DistilBertTokenizerFast = DistilBertTokenizer
@@ -138,7 +144,6 @@ class DistilBertForSequenceClassification(BertForSequenceClassification): distil
 class DistilBertForTokenClassification(BertForTokenClassification): distilbert: DistilBertModel
 class DistilBertForQuestionAnswering(BertForQuestionAnswering): distilbert: DistilBertModel
 class DistilBertForMultipleChoice(BertForMultipleChoice): distilbert: DistilBertModel
-
 class MPNetConfig(_Config): ...
 class MPNetTokenizer(BertTokenizer): ...
 MPNetTokenizerFast = MPNetTokenizer
@@ -148,7 +153,6 @@ class MPNetForSequenceClassification(BertForSequenceClassification): mpnet: MPNe
 class MPNetForTokenClassification(BertForTokenClassification): mpnet: MPNetModel
 class MPNetForQuestionAnswering(BertForQuestionAnswering): mpnet: MPNetModel
 class MPNetForMultipleChoice(BertForMultipleChoice): mpnet: MPNetModel
-
 class ElectraConfig(_Config): ...
 class ElectraTokenizer(BertTokenizer): ...
 ElectraTokenizerFast = ElectraTokenizer
@@ -158,7 +162,15 @@ class ElectraForSequenceClassification(BertForSequenceClassification): electra: 
 class ElectraForTokenClassification(BertForTokenClassification): electra: ElectraModel
 class ElectraForQuestionAnswering(BertForQuestionAnswering): electra: ElectraModel
 class ElectraForMultipleChoice(BertForMultipleChoice): electra: ElectraModel
-
+class AlbertConfig(_Config): ...
+class AlbertTokenizer(BertTokenizer): ...
+AlbertTokenizerFast = AlbertTokenizer
+class AlbertModel(BertModel): ...
+class AlbertForMaskedLM(BertForMaskedLM): albert: AlbertModel
+class AlbertForSequenceClassification(BertForSequenceClassification): albert: AlbertModel
+class AlbertForTokenClassification(BertForTokenClassification): albert: AlbertModel
+class AlbertForQuestionAnswering(BertForQuestionAnswering): albert: AlbertModel
+class AlbertForMultipleChoice(BertForMultipleChoice): albert: AlbertModel
 class NomicBertConfig(_Config): ...
 class NomicBertTokenizer(BertTokenizer): ...
 NomicBertTokenizerFast = NomicBertTokenizer
@@ -168,7 +180,6 @@ class NomicBertForSequenceClassification(BertForSequenceClassification): nomic_b
 class NomicBertForTokenClassification(BertForTokenClassification): nomic_bert: NomicBertModel
 class NomicBertForQuestionAnswering(BertForQuestionAnswering): nomic_bert: NomicBertModel
 class NomicBertForMultipleChoice(BertForMultipleChoice): nomic_bert: NomicBertModel
-
 class GteConfig(_Config): ...
 class GteTokenizer(BertTokenizer): ...
 GteTokenizerFast = GteTokenizer
@@ -178,7 +189,6 @@ class GteForSequenceClassification(BertForSequenceClassification): gte: GteModel
 class GteForTokenClassification(BertForTokenClassification): gte: GteModel
 class GteForQuestionAnswering(BertForQuestionAnswering): gte: GteModel
 class GteForMultipleChoice(BertForMultipleChoice): gte: GteModel
-
 class JinaEmbeddingsV3Config(_Config): ...
 class JinaEmbeddingsV3Tokenizer(BertTokenizer): ...
 JinaEmbeddingsV3TokenizerFast = JinaEmbeddingsV3Tokenizer
@@ -188,7 +198,6 @@ class JinaEmbeddingsV3ForSequenceClassification(BertForSequenceClassification): 
 class JinaEmbeddingsV3ForTokenClassification(BertForTokenClassification): roberta: JinaEmbeddingsV3Model
 class JinaEmbeddingsV3ForQuestionAnswering(BertForQuestionAnswering): roberta: JinaEmbeddingsV3Model
 class JinaEmbeddingsV3ForMultipleChoice(BertForMultipleChoice): roberta: JinaEmbeddingsV3Model
-
 class ModernBertConfig(_Config): ...
 class ModernBertTokenizer(BertTokenizer): ...
 ModernBertTokenizerFast = ModernBertTokenizer

@@ -120,6 +120,11 @@ class Family:
     heads_begin_with_transform: bool = False
 
     @property
+    def shares_layers(self) -> bool:
+        """True if layers may have the same weights; see `BertConfig.stored_layer`."""
+        return "num_hidden_groups" in self.defaults
+
+    @property
     def has_windows(self) -> bool:
         """True if tokens see near ones only in some layers."""
         return "sliding_attention" in self.theta

@@ -162,6 +162,16 @@ class Weights:
         if self.head is not None and head is not None:
             yield "", self.head, head_rows(self.config, head)
 
+    def stored_parts(self, head: str | None) -> Iterator[tuple[str, str, Any, tuple[Row, ...]]]:
+        """Yield the same, but of the layers with the same weights one; second is its beginning in a checkpoint."""
+        numbers = {f"{layer.path}.": self.config.stored_layer(i) for i, layer in enumerate(self.layers)}
+        written: set[int] = set()
+        for scope, owner, rows in self.parts(head):
+            if scope and numbers[scope] in written:
+                continue
+            written |= {numbers[scope]} if scope else set()
+            yield scope, f"encoder.layer.{numbers[scope]}." if scope else "", owner, rows
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:

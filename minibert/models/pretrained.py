@@ -157,7 +157,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
     def num_parameters(self) -> int:
         """Count the trained numbers of the model; a tied decoder's weight is counted once."""
         config, head = self.config, self.weights.head
-        rows = [row for _, _, rows in self.weights.parts(self.head_name) for row in rows]
+        rows = [row for *_, rows in self.weights.stored_parts(self.head_name) for row in rows]
         tied = "words" in self.result_kinds and head is not None and head.tied
         count = sum(math.prod(row.sizes(config)) + row.bias * row.sizes(config)[0] for row in rows)
         return count - tied * math.prod(self.weights.words.shape)

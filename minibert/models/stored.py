@@ -334,12 +334,7 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
     """
     family = weights.config.family
     tied = weights.head is not None and weights.head.tied
-    written: set[str] = set()
-    for scope, owner, rows in weights.parts(head):
-        stored = re.sub(r"\d+", lambda number: str(weights.config.stored_layer(int(number[0]))), scope)
-        if scope and stored in written:  # a layer that has the weights of another one
-            continue
-        written.add(stored)
+    for scope, stored, owner, rows in weights.stored_parts(head):
         for path, part, array in _arrays_of(owner, rows, family):
             own = family.own_path(path.replace(scope, stored, 1), head)
             # The dense map that some heads have instead of the pooler is beside the model, too.

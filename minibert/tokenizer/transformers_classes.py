@@ -105,7 +105,7 @@ _CLASSES = {
         replace(_BERT, name="DistilBertTokenizer", has_token_types=False),
         TokenizerClass("MPNetTokenizer", "WordPiece", _MPNET_TOKENS, settings=_NORMALIZER, mask_takes_space=True),
         TokenizerClass("RobertaTokenizer", "BPE", _ROBERTA_TOKENS, settings=_SPACES),
-        TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_TOKENS, settings=_OF_ALBERT),
+        TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_TOKENS, settings=_OF_ALBERT, has_token_types=True),
         _XLM_ROBERTA,
         replace(_XLM_ROBERTA, name="CamembertTokenizer", extra_special_tokens=_UNUSED, mask_takes_space=True),
     )

@@ -90,11 +90,14 @@ class Names:
                 self._aliases |= {alias.format(i=layer): (name, by_head) for alias in aliases}
         self._add_states()
         self._add_head()
-        own = {module: self._family.own_path(module, sizes.head) for module in [*self.by_module, *self._identities()]}
+        modules = [*self.by_module, *self._identities()]
+        if self._family.shares_layers:  # a module's own path does not say of which layer its value is
+            modules = [module for module in modules if not module.startswith("encoder.layer.")]
+        own = {module: self._family.own_path(module, sizes.head) for module in modules}
         self._aliases |= {
             path: self._aliases.get(module, (self.by_module.get(module, ""), False))
             for module, path in own.items()
-            if path != module
+            if path != module and path not in self.specs
         }
 
     def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:

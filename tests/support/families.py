@@ -97,6 +97,7 @@ SAMPLES = {
         {"type_vocab_size": 1, "hidden_act": "relu"}, tokenizer="XLMRobertaTokenizer", refused=(_NO_PADDING,)
     ),
     "camembert": Sample(tokenizer="CamembertTokenizer", refused=(_NO_PADDING,)),
+    "data2vec-text": dataclasses.replace(_ROBERTA, refused=(_NO_PADDING, _ACTIVATION)),
     "distilbert": Sample(
         tokenizer="DistilBertTokenizer", has_vocabulary=True, refused=(("Model", "activation", ("quick_gelu", "mish")),)
     ),
@@ -114,6 +115,12 @@ SAMPLES = {
             ("ForMultipleChoice", "summary_use_proj", (False,)),
             ("ForMultipleChoice", "summary_activation", ("tanh",)),
         ),
+    ),
+    "albert": Sample(
+        {"embedding_size": 16, "hidden_act": "gelu"},
+        tokenizer="AlbertTokenizer",
+        of_heads={"num_hidden_groups": (2, 3)},
+        refused=(("Model", "inner_group_num", (2,)), ("Model", "num_hidden_groups", (0, "2", None)), _ACTIVATION),
     ),
     "nomic_bert": dataclasses.replace(_ROTARY, kinds=KINDS[:4], tokenizer="BertTokenizer"),
     "gte": dataclasses.replace(_ROTARY, kinds=KINDS[:4]),
@@ -159,7 +166,11 @@ def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn_like(parameter))
-        for part in ("lm_head", "cls.predictions"):  # transformers ties the two names of this bias while it loads
+        for part in (
+            "lm_head",
+            "cls.predictions",
+            "predictions",
+        ):  # transformers ties the two names of this bias while it loads
             if kind == "ForMaskedLM" and hasattr(model, part.partition(".")[0]):
                 head = model.get_submodule(part)
                 if hasattr(head, "bias"):
@@ -180,7 +191,10 @@ def inputs(padding: int, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
 
 
 def modules_of(theirs: Any, **given: Any) -> tuple[dict[str, np.ndarray], Any]:
-    """Run a model; return the outputs of all modules with weights under their names in the family, and its output."""
+    """Run a model; return the outputs of all modules with weights under their names in the family, and its output.
+
+    Of ALBERT, without the layers, which are one module, and the pooler, which is a dense map there.
+    """
     values: dict[str, np.ndarray] = {}
     hooks = [
         module.register_forward_hook(lambda _, given, out, name=name: values.update({name: out.numpy()}))
@@ -191,6 +205,8 @@ def modules_of(theirs: Any, **given: Any) -> tuple[dict[str, np.ndarray], Any]:
         output = theirs(**{name: torch.as_tensor(array) for name, array in given.items()}, output_hidden_states=True)
     for hook in hooks:
         hook.remove()
+    if theirs.config.model_type == "albert":
+        values = {name: array for name, array in values.items() if "layer_groups" not in name and "pooler" not in name}
     return values, output
 
 
@@ -198,6 +214,7 @@ def modules_of(theirs: Any, **given: Any) -> tuple[dict[str, np.ndarray], Any]:
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+ALBERT_TOKENS = ["<pad>", "<unk>", "[CLS]", "[SEP]"]
 WITH_VOCABULARY = tuple(family for family in SAMPLES if SAMPLES[family].has_vocabulary)
 
 
@@ -214,11 +231,12 @@ def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
         )
     elif name == "PreTrainedTokenizerFast":
         return _train_modernbert(texts, size)
-    elif name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
+    elif name in ("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"):
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        special = ALBERT_TOKENS if name == "AlbertTokenizer" else ROBERTA_TOKENS
         trainer = trainers.UnigramTrainer(
-            special_tokens=ROBERTA_TOKENS, unk_token="<unk>", **options | {"vocab_size": 3 * size}
+            special_tokens=special, unk_token="<unk>", **options | {"vocab_size": 3 * size}
         )
     else:
         special = [*ROBERTA_TOKENS, "[UNK]", "<mask>"] if name == "MPNetTokenizer" else BERT_TOKENS
