@@ -465,8 +465,10 @@ _MODERN = Family(
     heads_begin_with_transform=True,
 )
 BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
-EXTRA = ("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation", *BIASES)
-EXTRA += ("num_hidden_groups",)
+EXTRA = (
+    *("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation"),
+    *(*BIASES, "num_hidden_groups"),
+)
 """The fields of `BertConfig` that only some families have."""
 
 FAMILIES = {
