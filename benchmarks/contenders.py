@@ -6,6 +6,7 @@ Each one runs in a process of its own, because the waiting threads of one librar
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import math
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import peak_memory
+from minibert.checkpoint.hub import WEIGHTS
 from tests.support.random_checkpoints import random_checkpoint, sizes
 
 Compute = Callable[[Any], np.ndarray]
@@ -37,6 +39,9 @@ def make_base(folder: Path, num_layers: int = 12) -> Path:
     return random_checkpoint(folder, initializer_range=0.02, **fields)
 
 
+KINDS = ("float32", "float16", "bfloat16")
+"""The types of numbers of a file."""
+
 SUCCESSORS = {"nomic-embed-text": "nomic_bert", "ModernBERT-base": "modernbert"}
 """Models after BERT that are timed."""
 
@@ -49,6 +54,27 @@ def _minibert(folder: Path, threads: int, scratch: Path) -> Compute:
 
     model = AutoModel.from_pretrained(folder, output_hidden_states=False, add_pooling_layer=False, num_threads=threads)
     return lambda ids: model(ids).last_hidden_state
+
+
+def _minibert_of(kind: str, folder: Path, threads: int, scratch: Path) -> Compute:
+    """Make the contender of the file in a type of numbers; `write_kinds` has written it."""
+    return _minibert(folder / kind, threads, scratch)
+
+
+def write_kinds(folder: Path, model: Path) -> Path:
+    """Write a model in each type of `KINDS`, into folders of these names; all have the same numbers."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(model / WEIGHTS)
+    for kind in KINDS:
+        target = folder / kind
+        target.mkdir(parents=True)
+        (target / "config.json").write_bytes((model / "config.json").read_bytes())
+        # A number of bfloat16 that was rounded to float16 has few enough digits for both.
+        rounded = {name: tensor.bfloat16().half().to(getattr(torch, kind)) for name, tensor in tensors.items()}
+        save_file(rounded, target / WEIGHTS, {"format": "pt"})
+    return folder
 
 
 def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
@@ -181,6 +207,9 @@ HIDDEN_STATES: dict[str, Maker] = {
     "onnxruntime fused": _onnxruntime,
     "OpenVINO f32": openvino,
 }
+
+OF_KINDS: dict[str, Maker] = {f"{kind} file": functools.partial(_minibert_of, kind) for kind in KINDS}
+"""minibert with the files of `write_kinds`."""
 
 
 # --- from texts to vectors -------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """The forward pass compared with transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
 
-    python -m benchmarks.end_to_end [--model FOLDER | --successors] [--write]
+    python -m benchmarks.end_to_end [--model FOLDER | --successors | --halves] [--write]
 
 Every contender gets the same ids and the same number of threads, and a process of its own (contenders.py). Their
 results are compared first. Then they run in turn, one at a time, several times, and the median of each is reported.
 Only the forward pass is timed: ids in, hidden state out. --successors measures models with the sizes of
 nomic-embed-text and ModernBERT-base, up to 8,192 tokens; onnxruntime and OpenVINO run the graph that torch exports.
+--halves measures minibert with files of float16 and bfloat16, beside a file of the same numbers in float32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.contenders import (
     HIDDEN_STATES,
+    OF_KINDS,
     SUCCESSORS,
     Contender,
     cells,
@@ -27,6 +29,7 @@ from benchmarks.contenders import (
     make_base,
     ratios,
     start,
+    write_kinds,
 )
 from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
@@ -34,6 +37,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from tests.support.random_checkpoints import random_successor
 
 SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
+SHORTER = ((1, 4), (1, 8), (1, 22), (8, 128))
 LONGER = ((1, 22), (8, 128), (4, 512), (1, 2048), (1, 8192))
 
 
@@ -51,7 +55,7 @@ def measure(
         table.add(model, f"{shape[0]} x {shape[1]:,}", *cells(times))
     logs = np.log(np.where(np.isinf(found), np.nan, found))  # a mean is over the rows that a contender finished
     table.add(model, "geometric mean", "", *(f"{mean:.2f}x" for mean in np.exp(np.nanmean(logs, axis=0))))
-    if long:
+    if long or options.halves:
         table.add(model, "peak memory, MB", *(f"{contender.peak / 1e6:,.0f}" for contender in contenders.values()))
 
 
@@ -61,6 +65,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="measure only models whose name contains this")
     parser.add_argument("--model", type=Path, help="the folder of another model, measured alone")
     parser.add_argument("--successors", action="store_true", help="measure models after BERT, and longer texts")
+    parser.add_argument("--halves", action="store_true", help="measure files of 16 bits")
     parser.add_argument("--longest", type=int, default=8192, help="leave out longer texts (default: %(default)s)")
     options = parser.parse_args()
     threads = available_cores()
@@ -70,23 +75,27 @@ def main() -> int:
         make: dict[str, Callable[[], Path]]
         if options.model:
             make = {options.model.name: lambda: options.model}
+        elif options.halves:
+            make = {"bert-base": lambda: write_kinds(scratch / "kinds", make_base(scratch / "base"))}
         elif options.successors:
             make = {name: partial(random_successor, scratch / name, kind) for name, kind in SUCCESSORS.items()}
         else:
             minilm = locate(DEFAULT_MODEL).require("config.json").parent
             make = {"MiniLM": lambda: minilm, "bert-base": lambda: make_base(scratch / "base")}
-        shapes = [shape for shape in (LONGER if options.successors else SHAPES) if shape[1] <= options.longest]
+        shapes = LONGER if options.successors else SHORTER if options.halves else SHAPES
+        shapes = tuple(shape for shape in shapes if shape[1] <= options.longest)
         for model, folder in make.items():
             if options.only not in model:
                 continue
-            with start(HIDDEN_STATES, folder(), threads, scratch) as contenders:
+            with start(OF_KINDS if options.halves else HIDDEN_STATES, folder(), threads, scratch) as contenders:
                 table = table or Table("model", "texts x tokens", *contenders, texts=2)
                 measure(model, shapes, contenders, table, options)
     assert table is not None
     note = f"{threads} threads each; medians of {options.runs} runs"
     if options.successors:
         note += ", of 3 with texts of more than 512 tokens; random weights"
-    publish("successors" if options.successors else "speed", table.lines, note, write=options.write)
+    name = "successors" if options.successors else "halves" if options.halves else "speed"
+    publish(name, table.lines, note, write=options.write)
     return 0
 
 

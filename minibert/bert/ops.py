@@ -47,12 +47,15 @@ class Linear:
     bias : ndarray of shape (N,), float32, read-only
     gated : bool
         The first half of the rows is the gate, the second half is what the gate multiplies: see `ApplyLinear`.
+    half : str
+        "F16" or "BF16" if each number of the weight fits into 16 bits of this kind, as the checkpoint has it; else "".
     """
 
     paths: tuple[str, ...]
     weight: FloatArray
     bias: FloatArray
     gated: bool = False
+    half: str = ""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,7 +66,7 @@ class Linear:
     def part(self, first: int, last: int) -> Linear:
         """Return the maps first, ..., last - 1 of those stacked, in the same memory."""
         rows = rows_of(self, first, last)
-        return Linear(self.paths[first:last], self.weight[rows], self.bias[rows])
+        return Linear(self.paths[first:last], self.weight[rows], self.bias[rows], half=self.half)
 
 
 def rows_of(linear: PreparedLinear, first: int, last: int) -> slice:

@@ -2,6 +2,9 @@
 
 What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
 Layout      x and y are row-major. The weight is in panels of NR columns (packing.py has a picture)
+Halves      A weight in 16 bits is widened, which is exact: so each result has the bits that the same numbers in float32
+            give. A slice of a panel is widened into memory of the thread, once for all micro-tiles of a block, and a
+            part of it after each tile of the slice before: so storing does not delay the products
 Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the panel, NR numbers, and broadcasts MR
             numbers of x. The totals of a tile are in registers too with AVX-512, else in the first cache
 Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices of k -> panels -> micro-tiles -> blocks
@@ -48,7 +51,7 @@ import numpy as np
 
 from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.ops import LINEAR, LINEAR_WORDS
+from minibert.kernels.ops import HALVES, LINEAR, LINEAR_WORDS
 from minibert.kernels.processor import MR, NR, UNROLL, WIDTH, Words, row_layout
 from minibert.kernels.simd import (
     activate,
@@ -58,8 +61,11 @@ from minibert.kernels.simd import (
     prefetch,
     prefetch_second,
     stack_floats,
+    store,
     store_up_to,
     task_at,
+    widen_bfloat16,
+    widen_float16,
 )
 from minibert.kernels.threads import FLOAT
 from minibert.kernels.tile import add_block, add_products, finish_tile, load_tile, zero_tile
@@ -202,6 +208,28 @@ def apply_gate(rows, columns, gate, up, bias, column, code, y, row, N):
                 store_up_to(y, (row + i) * 2 * N + N + place, right, count)
 
 
+# --- halves ----------------------------------------------------------------------------------------------------------
+
+_F16 = HALVES.index("F16")
+
+
+@function
+def widen_lines(first, last, source, target, kind):
+    """Widen the lines first, ..., last - 1 of a panel in 16 bits to float32 at another address."""
+    if kind == _F16:
+        for i in range(first * NR, last * NR, WIDTH):
+            store(floats_at(target), i, widen_float16(source + i * FLOAT // 2))
+    else:
+        for i in range(first * NR, last * NR, WIDTH):
+            store(floats_at(target), i, widen_bfloat16(source + i * FLOAT // 2))
+
+
+@function
+def widen_part(number, share, lines, source, target, kind):
+    """Widen part `number` of the lines, in parts of `share` lines."""
+    widen_lines(number * share, min((number + 1) * share, lines), source, target, kind)
+
+
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +246,7 @@ def make_linear_chunk(words: Words | None) -> Any:
     in_result = words is None  # whether an activation is computed in the result
 
     @function
-    def linear_chunk(address, chunk):
+    def linear_chunk(address, chunk, scratch):
         task = linear_task(address)
         M, N, code, has_residual = task.M, task.N, task.activation, task.residual != 0
         # The rows of this block, in micro-tiles, and the columns of this chunk, in panels.
@@ -233,33 +261,49 @@ def make_linear_chunk(words: Words | None) -> Any:
         length, slices = length_of(depth), task.slices
         outer, inner = (1, slices) if task.by_panel != 0 else (slices, 1)
         step = depth // slices
+        half = min(task.half, 1)  # 1: two numbers of a panel are in one word
+        size >>= half
         gated, group = task.gated != 0, size * (1 + task.gated)  # the panels that one panel of the result needs
         # What is fetched ahead.
-        distance = step * NR if task.by_panel != 0 else group  # from this slice to the one that is read next
+        distance = step * NR >> half if task.by_panel != 0 else group  # from this slice to the one that is read next
         part = size // slices // block_tiles  # words of that slice that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()
         upper = buffer + tile_size * FLOAT
+        # Of halves: the lines of the panels of one slice, how many of the next one each tile widens, and two buffers.
+        lines, last_tile = step * (1 + task.gated), min(first_tile + block_tiles, tiles)
+        share = (lines + last_tile - first_tile - 1) // (last_tile - first_tile)
+        widened, other, is_widened = scratch, scratch + lines * NR * FLOAT, False
+        last_panel = min(first_panel + task.panels_per_chunk, panels)
         begin(height + min(taller, 1))
         for o in range(outer):
-            for p in range(first_panel, min(first_panel + task.panels_per_chunk, panels)):
+            for p in range(first_panel, last_panel):
                 column, columns = p * NR, min(NR, N - p * NR)
                 for s in range(o * inner, (o + 1) * inner):
                     first, is_last = s * step, s == slices - 1
-                    panel = task.panels + (p * group + first * NR) * FLOAT
-                    ahead = panel + distance * FLOAT
-                    for t in range(first_tile, min(first_tile + block_tiles, tiles)):
+                    panel = task.panels + (p * group + (first * NR >> half)) * FLOAT
+                    following = panel + distance * FLOAT
+                    ahead, more_lines = following, np.int64(0)
+                    if half != 0:
+                        if not is_widened:
+                            widen_lines(_ZERO, lines, panel, widened, task.half)
+                        panel, widened, other = widened, other, widened
+                        is_widened = s + 1 < (o + 1) * inner or p + 1 < last_panel
+                        more_lines = share if is_widened else _ZERO
+                    b = panel + (size << half) * FLOAT
+                    for t in range(first_tile, last_tile):
                         rows, row = height + (t < taller), t * height + min(t, taller)
                         a, offset = task.x + (row * lda + first) * FLOAT, row * N + column
                         c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
                         prefetch_tile(rows, c, N)
                         if gated:  # two tiles -> the buffer -> the result
                             multiply(rows, a, lda, panel, step, length, buffer, _NR, _ZERO, bias, r, ahead, pace)
-                            b, more = panel + size * FLOAT, ahead + size * FLOAT
+                            more = ahead + size * FLOAT
                             multiply(rows, a, lda, b, step, length, upper, _NR, _ZERO, bias, r, more, pace)
                             gate, up, biases = floats_at(buffer), floats_at(upper), floats_at(task.bias)
                             apply_gate(rows, columns, gate, up, biases, column, code, floats_at(task.y), row, N)
                             ahead += part * FLOAT
+                            widen_part(t - first_tile, more_lines, lines, following, widened, task.half)
                             continue
                         # One tile -> the result, or the buffer and then the result.
                         tile, ldt, added = buffer, _NR, _ZERO
@@ -274,6 +318,7 @@ def make_linear_chunk(words: Words | None) -> Any:
                                 floats_at(task.residual), floats_at(task.y), offset, N, has_residual
                             )  # fmt: skip
                         ahead += part * FLOAT
+                        widen_part(t - first_tile, more_lines, lines, following, widened, task.half)
         end()
 
     return linear_chunk

@@ -30,9 +30,10 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # In a task, an array is the address of its first number, and 0 if it is None.
 # x (M, K), panels and bias (gemm.py), residual and y (M, N). `activation` is one of ACTIVATION_CODES. If `gated` is 1,
-# panels and bias have 2 N columns. The last five are the fields of `LinearChunks`. In low precision, x is the address
-# of words; if there is a `source`, the leader quantises its floats into them before the chunks.
-_LINEAR = "panels bias residual y", "M N K activation gated slices by_panel tiles block_tiles panels_per_chunk"
+# panels and bias have 2 N columns. `half` is an index of HALVES. The last five are the fields of `LinearChunks`. In low
+# precision, x is the address of words; if there is a `source`, the leader quantises its floats into them before the
+# chunks.
+_LINEAR = "panels bias residual y", "M N K activation gated half slices by_panel tiles block_tiles panels_per_chunk"
 LINEAR = TaskKind(1, f"x {_LINEAR[0]}", _LINEAR[1])
 LINEAR_WORDS = {name: TaskKind(5 + 3 * i, f"source {_LINEAR[0]}", f"{_LINEAR[1]} x") for i, name in enumerate(FORMATS)}
 # x (M, K) as floats, and the address of y, the words of a format (processor.py)
@@ -56,6 +57,8 @@ LAYER_NORM = TaskKind(4, "x weight bias y", "T H eps")
 # x (T, K) and the offsets of its documents; panels of N tokens of queries, and their offsets; y (documents, queries)
 MAX_SIMILARITY = TaskKind(20, "x offsets panels query_offsets y", "N K num_queries")
 
+HALVES = ("", "F16", "BF16")
+"""The kinds of 16 bits that a weight may have, "" for float32."""
 ACTIVATION_CODES: dict[str | None, int] = {None: 0, **{name: code for code, name in enumerate(ACTIVATION_FUNCTIONS, 1)}}
 
 
@@ -79,6 +82,7 @@ SLICE = 1024
 # difference. On a Zen 4, 22 rows take 1.03 of the time, 49 rows 1.07. Floats do not use AMX, but these Xeons have it.
 FEW_ROWS = 8 * MR if "amx-int8" in LEVEL.features else 0
 PANEL_SLICE, SHORT_K = 128, 512
+FEW_HALF_ROWS = 2 * MR  # the same for weights in 16 bits, on every processor
 # Numbers of x that the leader quantises alone, because a second op takes longer. 1 << 16: 1.5 % slower (1 x 128).
 SMALL = 1 << 15
 # Rows of one chunk of an op that computes each token alone. LayerNorm with 32 rows: 22 tokens take 1.23 times as long,
@@ -101,7 +105,7 @@ class LinearChunks(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def linear_chunks(
-    M: int, N: int, K: int, num_threads: int, name: str = "", gated: bool = False
+    M: int, N: int, K: int, num_threads: int, name: str = "", gated: bool = False, half: str = ""
 ) -> tuple[LinearChunks, int, int]:
     """Return the chunks of a product (M, N, K), their number, and the distance of two rows of x in floats.
 
@@ -112,7 +116,7 @@ def linear_chunks(
     if name:
         slices, by_panel, distance, rows = 1, False, words_of(name).row_size(K), words_of(name).rows
     else:
-        (slices, by_panel), distance, rows = (1, False) if gated else linear_slices(M, N, K), K, MR
+        (slices, by_panel), distance, rows = (1, False) if gated else linear_slices(M, N, K, half), K, MR
     tiles = -(-M // rows)
     row_size = distance // slices
     most_tiles = max(1, min(MOST_ROWS, BLOCK_NUMBERS // max(1, row_size)) // rows)
@@ -125,9 +129,10 @@ def linear_chunks(
     return cut, blocks * -(-num_panels // panels_per_chunk) if M else 0, distance
 
 
-def linear_slices(M: int, N: int, K: int) -> tuple[int, bool]:
+def linear_slices(M: int, N: int, K: int, half: str = "") -> tuple[int, bool]:
     """Return the number of slices of K, and whether the slices of a panel follow one another. Floats only."""
-    by_panel = MR < M <= FEW_ROWS and K > SHORT_K
+    # A short slice in 16 bits is widened into the first cache.
+    by_panel = (half != "" and M <= FEW_HALF_ROWS) or (MR < M <= FEW_ROWS and K > SHORT_K)
     size = PANEL_SLICE if by_panel else SLICE
     return (K // size, by_panel) if size < K and K % size == 0 and N % NR == 0 else (1, False)
 
@@ -264,13 +269,14 @@ def linear(
     team, name = resources.team, packed.format.name if packed.format else ""
     (N, K), gated = packed.shape, packed.gated
     M, N = len(x), N // 2 if gated else N
-    cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name, gated)
+    cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name, gated, packed.half)
     y = resources.buffers.empty(M, 2 * N if gated and activation is None else N)
-    sizes = (M, N, K, ACTIVATION_CODES[activation], gated, *cut)
+    sizes = (M, N, K, ACTIVATION_CODES[activation], gated, HALVES.index(packed.half), *cut)
     x = _floats(x)
     residual = None if residual is None else _floats(residual)
     if not name:
-        team.run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks)
+        scratch = 2 * K // cut.slices * NR * (1 + gated) if packed.half else 0  # two slices of a panel, widened
+        team.run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks, scratch=scratch)
         return y
     # The rows of x begin at a cache line, and AMX may read one more (amx.py).
     memory = resources.buffers.empty((M + 1) * distance + CACHE_LINE // FLOAT)

@@ -10,7 +10,8 @@ Layout      Panels of NR columns. A panel is contiguous::
                 +----+----+----+             the last panel is filled up with zeros
 
             In low precision, a panel is what processor.py describes. If a weight is gated, the panels of its gate
-            alternate with those that the gate multiplies
+            alternate with those that the gate multiplies. A weight that the checkpoint has in 16 bits has them here,
+            too, in the same order: two numbers in four bytes
 Contract    This file does not import numba
 Source      Goto and van de Geijn 2008 (ACM TOMS 34(3)), section 5
 """
@@ -44,6 +45,7 @@ class PackedLinear:
     bias : ndarray of shape (N,), float32, read-only
     format : Format or None     None: the weight is in float32
     gated : bool
+    half : str                  "F16" or "BF16": the panels have 16 bits of this kind for each number
     """
 
     paths: tuple[str, ...]
@@ -52,6 +54,7 @@ class PackedLinear:
     bias: FloatArray
     format: Format | None = None
     gated: bool = False
+    half: str = ""
 
     @property
     def weight(self) -> FloatArray:
@@ -71,9 +74,9 @@ class PackedLinear:
         (N, K), rows_of_panels = self.shape, _rows_of_panels(self)
         if self.format is None:
             weight = np.empty((N, K), np.float32)
-            for panel, rows in zip(self.panels.reshape(-1, K, NR), rows_of_panels, strict=True):
-                weight[rows] = panel.T[: rows.stop - rows.start]
-            return Linear(self.paths, weight, self.bias, self.gated)
+            for panel, rows in zip(_numbers(self.panels, self.half).reshape(-1, K, NR), rows_of_panels, strict=True):
+                weight[rows] = _widen(panel.T[: rows.stop - rows.start])
+            return Linear(self.paths, weight, self.bias, self.gated, self.half)
         words, (groups, size) = words_of(self.format.name), words_of(self.format.name).panel_shape(K)
         panels = self.panels.reshape(-1, groups, size)
         numbers = _whole_numbers(_lines(panels, words), words).reshape(len(panels), NR, groups, -1)
@@ -90,19 +93,39 @@ class PackedLinear:
 
 def pack(empty: Callable[..., FloatArray], linear: Linear | QuantisedLinear) -> PackedLinear:
     """Copy a weight into panels of NR columns, and fill up the last panel with zeros; `empty` allocates the panels."""
-    rows_of_panels, form = _rows_of_panels(linear), None
+    rows_of_panels, form, half = _rows_of_panels(linear), None, ""
     if isinstance(linear, QuantisedLinear):
         form = linear.format
         panels = _word_panels(empty, linear, rows_of_panels)
     else:
-        panels = empty(len(rows_of_panels), linear.shape[1], NR)
-        for panel, rows in zip(panels, rows_of_panels, strict=True):
+        half = linear.half
+        panels = empty(len(rows_of_panels), linear.shape[1], NR // 2 if half else NR)
+        for panel, rows in zip(_numbers(panels, half), rows_of_panels, strict=True):
             count = rows.stop - rows.start
-            panel[:, :count] = linear.weight[rows].T
-            panel[:, count:] = 0.0
+            panel[:, :count] = _narrow(linear.weight[rows].T, half)
+            panel[:, count:] = 0
     panels.flags.writeable = False
     bias = np.ascontiguousarray(linear.bias, np.float32)
-    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), bias, form, linear.gated)
+    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), bias, form, linear.gated, half)
+
+
+def _numbers(panels: FloatArray, half: str) -> np.ndarray:
+    """Return the numbers of panels, a view; those of BF16 are the upper halves of float32, as uint16."""
+    return panels.view({"": np.float32, "F16": np.float16, "BF16": np.uint16}[half])
+
+
+def _narrow(weight: FloatArray, half: str) -> np.ndarray:
+    """Return numbers of a weight that fit into 16 bits as `_numbers` has them."""
+    if half == "BF16":
+        return (weight.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return weight.astype(np.float16) if half else weight
+
+
+def _widen(numbers: np.ndarray) -> FloatArray:
+    """Return the float32 of what `_narrow` returned."""
+    if numbers.dtype == np.uint16:
+        return (numbers.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return numbers.astype(np.float32, copy=False)
 
 
 def _rows_of_panels(linear: PreparedLinear) -> list[slice]:
@@ -168,8 +191,14 @@ class PackedLayout:
         self._compute_type = compute_type
 
     def restore(
-        self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray, gated: bool = False
+        self,
+        paths: tuple[str, ...],
+        shape: tuple[int, int],
+        panels: FloatArray,
+        bias: FloatArray,
+        gated: bool = False,
+        half: str = "",
     ) -> PackedLinear:
         """Return the result of `prepare` again, from its panels and its bias."""
         form = format_of(Linear(paths, panels, bias), self._compute_type)  # which reads the paths only
-        return PackedLinear(paths, shape, panels, bias, form, gated)
+        return PackedLinear(paths, shape, panels, bias, form, gated, half)

@@ -145,7 +145,7 @@ def compute_chunk(task, chunk, scratch):
     """Compute one chunk of the task at an address."""
     kind = longs_at(task)[0]
     if kind == _LINEAR:
-        linear_chunk(task, chunk)
+        linear_chunk(task, chunk, scratch)
     elif kind == _ATTENTION:
         attention_chunk(task, chunk, scratch)
     elif kind == _EMBED:
@@ -187,7 +187,7 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
     def compute_words_chunk(task, chunk, scratch):
         kind = longs_at(task)[0]
         if kind == linear:
-            linear_chunk_(task, chunk)
+            linear_chunk_(task, chunk, scratch)
         elif kind == quantise:
             quantise_chunk(task, chunk)
         elif kind == attention:

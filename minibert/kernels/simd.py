@@ -251,6 +251,33 @@ def narrow(builder: Any, x: Any) -> Any:
     return builder.fptrunc(x, FLOATS)
 
 
+def _load_halves(builder: Any, address: Any, element: Any) -> Any:
+    """Load WIDTH numbers of 16 bits from an address."""
+    loaded = builder.load(builder.inttoptr(address, ir.VectorType(element, WIDTH).as_pointer()))
+    loaded.align = 2
+    return loaded
+
+
+@instruction(vector(types.int64))
+def widen_float16(builder: Any, address: Any) -> Any:
+    """Load WIDTH finite float16 from an address as float32; this is exact."""
+    if ARM64 or "f16c" in LEVEL.features:
+        return builder.fpext(_load_halves(builder, address, ir.HalfType()), FLOATS)
+    # A float32 with the exponent and the digits of a float16 is 2^-112 of its value, also if that is denormal.
+    bits = builder.zext(_load_halves(builder, address, ir.IntType(16)), INTS)
+    size = builder.shl(builder.and_(bits, ir.Constant(INTS, [0x7FFF] * WIDTH)), ir.Constant(INTS, [13] * WIDTH))
+    value = builder.fmul(builder.bitcast(size, FLOATS), ir.Constant(FLOATS, [2.0**112] * WIDTH))
+    sign = builder.shl(builder.and_(bits, ir.Constant(INTS, [0x8000] * WIDTH)), ir.Constant(INTS, [16] * WIDTH))
+    return builder.bitcast(builder.or_(builder.bitcast(value, INTS), sign), FLOATS)
+
+
+@instruction(vector(types.int64))
+def widen_bfloat16(builder: Any, address: Any) -> Any:
+    """Load WIDTH bfloat16 from an address as float32: they are its upper halves."""
+    bits = builder.zext(_load_halves(builder, address, ir.IntType(16)), INTS)
+    return builder.bitcast(builder.shl(bits, ir.Constant(INTS, [16] * WIDTH)), FLOATS)
+
+
 @instruction(lambda x, y, z: x(x, x, x))
 def fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """Compute x * y + z, rounded once."""

@@ -173,21 +173,29 @@ class FromFiles:
                 array.flags.writeable = True
                 array *= by
                 array.flags.writeable = False
-        return self._prepared(paths, weight, bias, gated)
+        return self._prepared(paths, weight, bias, gated, half=self._half([f"{path}.weight" for path in paths]))
 
-    def _prepared(self, paths: tuple[str, ...], weight: FloatArray, bias: bool, gated: bool = False) -> PreparedLinear:
+    def _prepared(
+        self, paths: tuple[str, ...], weight: FloatArray, bias: bool, gated: bool = False, *, half: str
+    ) -> PreparedLinear:
         added = self._read([f"{path}.bias" for path in paths]) if bias else zeros_of(len(weight))
-        linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, added, gated))
+        linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, added, gated, half))
         return linear
+
+    def _half(self, names: Sequence[str]) -> str:
+        """Return the one kind of 16 bits of these tensors; "" if they have another one, or are balanced."""
+        kinds = {self._tensors[name].dtype for name in names}
+        return kinds.pop() if len(kinds) == 1 and kinds <= {"F16", "BF16"} and not self._balanced else ""
 
     def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
         """Read and prepare the decoder; a weight that equals the word embeddings is not kept a second time."""
-        stored = f"{path}.weight" in self._tensors
-        weight = self._read([f"{path}.weight"]) if stored else word_embeddings
+        own = f"{path}.weight" in self._tensors
+        name = f"{path}.weight" if own else f"{WORDS}.weight"
+        weight = self._read([name]) if own else word_embeddings
         if tied := np.array_equal(weight, word_embeddings):
             weight = word_embeddings  # so that a second copy is not kept
         self._noted[f"{path}.tied"] = np.array([tied], np.float32)
-        return self._prepared((path,), weight, bias), tied
+        return self._prepared((path,), weight, bias, half=self._half([name])), tied
 
     def _read(self, names: Sequence[str]) -> FloatArray:
         """Read tensors with the same number of columns into one new read-only float32 array, stacked by rows."""

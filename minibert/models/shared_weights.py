@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 # Add 1 when the arrays of a part, their names or the layout of a file change without a change in kernels/.
-_FORMAT = 3
+_FORMAT = 4
 
 _SETTLED_SECONDS = 10
 
@@ -88,7 +88,7 @@ def noted_arrays(noted: Mapping[str, object]) -> dict[str, FloatArray]:
     for name, value in noted.items():
         if hasattr(value, "panels"):
             packed = cast("PackedLinear", value)  # the kernels' `prepare` returned it
-            arrays |= {f"{name}.panels": packed.panels, f"{name}.bias": packed.bias}
+            arrays |= {f"{name}.panels{packed.half}": packed.panels, f"{name}.bias": packed.bias}
         else:
             arrays[name] = np.asarray(value)
     return arrays
@@ -108,8 +108,10 @@ class Restored:
         self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
     ) -> PreparedLinear:
         """Return a linear map that was noted; without a bias, it has zeros."""
-        panels, added = (self._arrays[f"{' '.join(paths)}.{part}"] for part in ("panels", "bias"))
-        return self._layout.restore(paths, shape, panels, added, gated)
+        name = " ".join(paths)
+        half = next(kind for kind in ("", "F16", "BF16") if f"{name}.panels{kind}" in self._arrays)
+        panels, added = self._arrays[f"{name}.panels{half}"], self._arrays[f"{name}.bias"]
+        return self._layout.restore(paths, shape, panels, added, gated, half)
 
     def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
         """Return a decoder that was noted."""
