@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -420,7 +421,10 @@ def _family_of_tensors(files: ModelFiles) -> Family:
     """Return the family in whose field a checkpoint has the model, as "roberta" in roberta.embeddings."""
     from minibert.checkpoint.tensors import open_checkpoint
 
-    tensors = "\n".join(open_checkpoint(files))
+    stored = False
+    with contextlib.suppress(ModelFormatError):
+        stored = bool(files.checkpoint())
+    tensors = "\n".join(open_checkpoint(files)) if stored else ""  # weights that cannot be read say why themselves
     for family in FAMILIES.values():
         if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
             return family
