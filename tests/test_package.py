@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import minibert
+from benchmarks.sizes import lines_of_code
 from minibert._utils.foreign import _INSTEAD, ALIASES, _message
 from tests.support.outcomes import printed, python
 
@@ -217,6 +218,49 @@ def test_imports_run_one_way() -> None:
             assert allowed or (name, other) in EXCEPTIONS, f"{name} imports {ours}"
             exceptions |= set() if allowed else {(name, other)}
     assert exceptions == EXCEPTIONS
+
+
+# Lines of code (without docstrings, comments and blank lines) of each ring, of tests/ and of benchmarks/, and words of
+# the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
+# commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
+BUDGET = {
+    "core": 0,
+    "vectors": 0,
+    "lenses": 0,
+    "apps": 0,
+    "tests": 0,
+    "benchmarks": 0,
+    "words": 0,
+}
+SLACK = {"words": 300}
+
+
+def counted() -> dict[str, int]:
+    """Return what is there of each part of the budget."""
+    found = dict.fromkeys(BUDGET, 0)
+    for ring, folders in RINGS.items():
+        paths = (
+            path for folder in folders for path in (*PACKAGE.glob(f"{folder}.py"), *PACKAGE.glob(f"{folder}/**/*.py"))
+        )
+        found[ring] = sum(lines_of_code(path.read_text(encoding="utf-8")) for path in paths)
+    for top in ("tests", "benchmarks"):
+        found[top] = sum(lines_of_code(path.read_text(encoding="utf-8")) for path in (ROOT / top).rglob("*.py"))
+    pages = [
+        ROOT / "README.md",
+        *(path for top in ("minibert", "tests", "benchmarks") for path in (ROOT / top).rglob("*.md")),
+    ]
+    pages = [path for path in pages if path.name != "mistakes.md"]
+    found["words"] = sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
+    return found
+
+
+def test_each_part_keeps_its_budget() -> None:
+    """The message names the numbers to write, if the change is worth its lines."""
+    found = counted()
+    over = {name: count for name, count in found.items() if count > BUDGET[name]}
+    assert not over, f"over the budget: {over}; take lines away, or raise BUDGET and say in the commit what for"
+    loose = {name: count for name, count in found.items() if count < BUDGET[name] - SLACK.get(name, 30)}
+    assert not loose, f"less than the budget: {loose}; lower BUDGET to these numbers"
 
 
 def test_no_modules_import_each_other() -> None:
