@@ -9,6 +9,7 @@ No file of a model is executed: pytorch_model.bin is read as data, and no code o
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import importlib.util
 import mmap
@@ -89,7 +90,7 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
         raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {types}.")
     if os.path.isdir(folder := os.path.expanduser(name)):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
-    if os.path.isfile(index := folder.removesuffix(_INDEX) + _INDEX):  # as bert_model.ckpt, the name of three files
+    if _is_index(index := folder.removesuffix(_INDEX) + _INDEX):  # as bert_model.ckpt, the name of three files
         return ModelFiles(_Folder(Path(index).parent, Path(index).name))
     is_path = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
     if is_path or isinstance(name_or_path, os.PathLike) or os.path.lexists(name):
@@ -214,7 +215,8 @@ class ModelFiles:
         folder = self._source if isinstance(self._source, _Folder) else None
         path = next(filter(None, map(self.find, (folder.index,) if folder and folder.index else WEIGHT_FILES)), None)
         if path is None and folder:
-            indexes = [name for name in folder.names(self._prefix) if name.endswith(_INDEX)]
+            listed = [name for name in folder.names(self._prefix) if name.endswith(_INDEX)]
+            indexes = [name for name in listed if (at := self.find(name)) and _is_index(str(at))]
             path = self.find(indexes[0]) if len(indexes) == 1 else None
         if path is None or (isinstance(self._source, _Folder) and self.find(_ADAPTER)):
             raise self.lacking(f"none of {', '.join(WEIGHT_FILES)}" if path is None else _ADAPTER)
@@ -225,6 +227,12 @@ class ModelFiles:
         if not is_plain_name(filename):
             raise ModelFormatError(f"{filename!r} cannot name a file in {self.source}: expected plain names and '/'.")
         return filename
+
+
+def _is_index(path: str) -> bool:
+    """Return whether a file is the index of a TensorFlow checkpoint: its name says so, and its shards are beside it."""
+    stem = Path(path.removesuffix(_INDEX))
+    return path.endswith(_INDEX) and os.path.isfile(path) and any(stem.parent.glob(f"{glob.escape(stem.name)}.data-0*"))
 
 
 def check_files(files: object) -> ModelFiles:
@@ -240,7 +248,7 @@ def _remedy(names: Sequence[str]) -> str:
         return f" {_ADAPTER} makes it an adapter of another model: merge the two with peft, and save the result."
     if any(_SHARD.fullmatch(name) for name in names):
         return " It has shards without their index, such as model.safetensors.index.json. Copy the index too."
-    if len(indexes := [name for name in names if name.endswith(_INDEX)]) > 1:
+    if len(indexes := [name for name in names if name.endswith(f".ckpt{_INDEX}") or ".ckpt-" in name]) > 1:
         return f" It has several checkpoints of TensorFlow: give the path of one of {_enumerated(indexes)}."
     for name in () if {*WEIGHT_FILES} & {*names} else names:
         if re.fullmatch(r"model\.\w+\.safetensors", name):
@@ -267,7 +275,9 @@ class _Folder:
         self.source = f"folder {folder}" + (f", {index}" if index else "")
 
     def find(self, filename: str, *, needed: bool = False) -> Path | None:
-        names = [filename] if filename != "config.json" else [filename, "bert_config.json"]  # the name of google's BERT
+        names = [filename]
+        if filename == "config.json":  # google's BERT has the other name
+            names = ["bert_config.json", filename] if self.index else [filename, "bert_config.json"]
         paths = (self._folder / name for name in names)
         return next((path for path in paths if is_regular_file(path)), None)
 

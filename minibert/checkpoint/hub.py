@@ -78,7 +78,7 @@ class HubRepository:
             ollama = " With a colon it is a name of Ollama, whose files are GGUF; minibert reads the original model."
             raise ValueError(
                 f"{self.repo_id!r} is neither an existing folder nor a hub id such as 'org/name'."
-                f"{ollama if ':' in self.repo_id else ''}"
+                f"{ollama if re.fullmatch(r'[^:]+:[^:/]+', self.repo_id) else ''}"
             )
         for name, kinds in (("revision", str | None), ("token", str | bool | None)):
             if not isinstance(getattr(self, name), kinds):

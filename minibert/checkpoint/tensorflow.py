@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from minibert._utils.files import is_regular_file
 from minibert._utils.validation import brief
 from minibert.checkpoint.safetensors import BITS, StoredTensor, file_state, read_exactly
 from minibert.errors import ModelFormatError
@@ -26,7 +27,10 @@ from minibert.errors import ModelFormatError
 _LIMIT = 2**22  # most bytes of an index; that of BERT-large with an optimizer has 60 KB
 _MAGIC = 0xDB4775248B80FB57  # the last 8 bytes of a table
 _DTYPES = {1: "F32", 2: "F64", 3: "I32", 9: "I64", 14: "BF16", 19: "F16"}
-_OPTIMIZER = re.compile(r"(.*/)?(adam_[mv]|global_step)")
+_OPTIMIZER = re.compile(
+    r"(.*/)?((adam|lamb)_[mv]|Adam(_\d+)?|Momentum|RMSProp(_\d+)?|ExponentialMovingAverage|beta[12]_power(_\d+)?|global_step)"
+)
+_OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a key of checkpoints of TensorFlow 2
 
 # The end of a variable's name here -> the end of a tensor's name in transformers.
 _NAMES = (
@@ -53,7 +57,12 @@ def read_header(index: Path) -> list[StoredTensor]:
             if (size := file_state(file)[2]) > _LIMIT:
                 raise ValueError(f"it has {size} bytes; an index has at most {_LIMIT}")
             entries = dict(_table(bytes(read_exactly(file, size))))
-        shards = _numbers(entries.pop(b"", b"")).get(1, 0)
+        if _OBJECTS in entries:
+            raise ValueError("it is a checkpoint of TensorFlow 2, whose names are those of the objects of a program")
+        header = _numbers(entries.pop(b"", b""))
+        shards = header.get(1, 0)
+        if header.get(2):
+            raise ValueError("its numbers are big-endian")
         if not 0 < shards <= 10_000:
             raise ValueError(f"it says that there are {shards} shards")
         stem = index.name.removesuffix(".index")
@@ -70,6 +79,8 @@ def read_header(index: Path) -> list[StoredTensor]:
 
 
 def _state(path: Path) -> tuple[int, ...]:
+    if not is_regular_file(path):
+        raise ValueError(f"{path.name} is missing")
     with open(path, "rb") as file:
         return file_state(file)
 

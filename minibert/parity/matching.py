@@ -108,8 +108,17 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
     """
     renamed, weights = renamed or {}, subject.weights()
     matched = Matched(inputs_in(dump, renamed), [], [], [], [])
+    # The modules of an ALBERT: one layer is several ones, and its pooler is the dense map alone.
+    shared = [key for key in dump if subject.config.family.shares_layers and "albert_layer_groups" in key]
+    if shared:
+        matched.notes.append(
+            f"{counted(len(shared), 'name')} of shared layers were not compared: of which layer are they?"
+        )
     for key, value in dump.items():
         name, label = renamed.get(key, key), printable(key)
+        if key in shared and key not in renamed:
+            continue
+        name += ".dense" if shared and name.rpartition(".")[2] == "pooler" else ""
         if _input_name(name, value) is not None:
             continue
         if (weight := _PREFIX.sub("", modern_name(name))) in weights and not isinstance(value, list):

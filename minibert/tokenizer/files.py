@@ -128,6 +128,13 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None, 
             f"{path}: {kind.name} replaces the normalizer of this file, as in transformers 5. If the model was trained "
             "with the file as it is, write the tokenizer_class PreTrainedTokenizerFast into tokenizer_config.json."
         )
+    config_file = files.find("config.json")
+    silent = config_file is not None and config_file.name == "bert_config.json" and "do_lower_case" not in settings
+    if silent and stated.get("do_lower_case") and any(re.match("(##)?[A-Z]", word) for word in vocab):
+        warn_caller(
+            f"{path} has words with capital letters, and no file says do_lower_case: texts are lower-cased. For a "
+            'cased model write {"do_lower_case": false} into tokenizer_config.json beside it.'
+        )
     has_types = kind.has_token_types
     if kind is GENERIC:
         family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])

@@ -115,12 +115,27 @@ def test_several_checkpoints_in_a_folder_need_a_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(BertModel.from_pretrained(folder / "model.ckpt-100")(IDS).last_hidden_state, expected)
 
 
+def test_an_index_of_another_library_and_a_cased_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all-MiniLM-L6-v2.index").write_bytes(b"IxFI")  # of faiss
+    checkpoint(tmp_path)
+    assert minibert.BertConfig.from_pretrained("all-MiniLM-L6-v2").hidden_size == 384
+    folder = tmp_path / "google"
+    (folder / "vocab.txt").write_text((folder / "vocab.txt").read_text().replace("word54", "Paris"))
+    with pytest.warns(UserWarning, match="do_lower_case"):
+        minibert.AutoTokenizer.from_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert minibert.AutoTokenizer.from_pretrained(folder).tokenize("Paris") == ["Paris"]
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda index, data: index.write_bytes(index.read_bytes()[:-1]), "not the index"),
         (lambda index, data: index.write_bytes(index.read_bytes().replace(b"word_emb", b"wOrd_emb")), "checksum"),
-        (lambda index, data: data.unlink(), r"data-00000-of-00001"),
+        (lambda index, data: data.unlink(), r"It has: .*bert_model\.ckpt\.index"),
+        (lambda index, data: index.write_bytes(table({b"": b"\x08\x01\x10\x01"})), "big-endian"),
+        (lambda index, data: index.write_bytes(table({b"_CHECKPOINTABLE_OBJECT_GRAPH": b""})), "TensorFlow 2"),
         (lambda index, data: data.write_bytes(data.read_bytes()[:999]), "not those of its shape or shard"),
         (lambda index, data: index.write_bytes(table({b"": b"\x08\x00"})), "0 shards"),
         (lambda index, data: index.write_bytes(table({b"": b"\x08\x01", b"x": b"\x08\x07"})), "'x' has the dtype 7"),

@@ -47,6 +47,22 @@ def test_a_right_port_passes(tmp_path: Path, family: str, kind: str) -> None:
     assert any("equal to the checkpoint's" in note for note in report.notes)
 
 
+def test_all_modules_of_a_right_albert_pass(tmp_path: Path) -> None:
+    """Its layers are one module, which says nothing of the layer, and its pooler is the dense map."""
+    theirs, ours = make(tmp_path, "albert", num_hidden_groups=1), load(tmp_path)
+    values: dict[str, np.ndarray] = {}
+    for name, module in theirs.named_modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.LayerNorm):
+            module.register_forward_hook(
+                lambda _, given, out, name=name: values.update({f"albert.{name}": out.numpy()})
+            )
+    with torch.no_grad():
+        output = theirs(**{name: torch.as_tensor(array) for name, array in given_to(theirs).items()})
+    report = parity.check(ours, {**values, "last_hidden_state": output[0].numpy()}, given_to(theirs))
+    assert report.verdict == "float32", str(report)
+    assert "pooler.dense" in {row.name for row in report.names}
+
+
 # --- ports with a mistake ---------------------------------------------------------------------------------------------
 
 LENGTH = 17
