@@ -224,10 +224,10 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_080,
+    "core": 13_084,
     "vectors": 4_694,
     "lenses": 4_967,
-    "apps": 6_950,
+    "apps": 6_952,
     "tests": 31_081,
     "benchmarks": 4_127,
     "words": 48_000,

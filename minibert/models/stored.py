@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -224,7 +224,8 @@ class StoredModel:
     def _check_layer_count(self, config: BertConfig) -> None:
         matches = (re.match(r"encoder\.layer\.(\d{1,9})\.", name) for name in self.tensors)
         numbers = {int(match[1]) for match in matches if match}
-        if numbers != {*_stored_layers(config)}:
+        stored = _stored_layers(config)
+        if len(numbers) != len(stored) or numbers != {*stored}:
             layers = f"{len(numbers)} layers ({min(numbers)} to {max(numbers)})" if numbers else "no layers"
             matches = (re.match(r"(|.*?\.)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
             others = ", ".join(map(repr, sorted({match[1] for match in matches if match} - {self._prefix})))
@@ -260,9 +261,12 @@ class StoredModel:
         return tuple(dict.fromkeys(tensor.name for tensor in self._stored.values() if tensor.name not in used))
 
 
-def _stored_layers(config: BertConfig) -> list[int]:
-    """Return the numbers of the layers that a checkpoint has, each once."""
-    return list(dict.fromkeys(map(config.stored_layer, range(config.num_hidden_layers))))
+def _stored_layers(config: BertConfig) -> Sequence[int]:
+    """Return the numbers of the layers that a checkpoint has, each once; the config may state any sizes."""
+    count = config.num_hidden_layers
+    if config.num_hidden_groups is None or config.num_hidden_groups > count:
+        return [*map(config.stored_layer, range(count))] if config.num_hidden_groups else range(count)
+    return range(config.num_hidden_groups)
 
 
 def _names(row: Row, tied: bool = False) -> list[str]:

@@ -240,6 +240,8 @@ def decode(body: bytes, struct: type[_Struct]) -> tuple[_Struct, tuple[str, ...]
     except UnicodeDecodeError:
         raise ServiceError("invalid_json", "the body is not UTF-8.") from None
     except msgspec.DecodeError as error:
+        if "UTF-8" in str(error):  # msgspec 0.23; older versions raise the error above
+            raise ServiceError("invalid_json", "the body is not UTF-8.") from None
         reason = f"{error}." if body.strip() else "it is empty; expected an object."
         if _HALF_CHARACTER.search(body):
             reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
