@@ -263,10 +263,10 @@ class StoredModel:
 
 def _stored_layers(config: BertConfig) -> Sequence[int]:
     """Return the numbers of the layers that a checkpoint has, each once; the config may state any sizes."""
-    count = config.num_hidden_layers
-    if config.num_hidden_groups is None or config.num_hidden_groups > count:
-        return [*map(config.stored_layer, range(count))] if config.num_hidden_groups else range(count)
-    return range(config.num_hidden_groups)
+    count, groups = config.num_hidden_layers, config.num_hidden_groups
+    if groups is None:
+        return range(count)
+    return range(groups) if groups <= count else list(map(config.stored_layer, range(count)))
 
 
 def _names(row: Row, tied: bool = False) -> list[str]:
