@@ -224,6 +224,7 @@ _TYPES = {"N": positive, "K": positive, "SECONDS": float, "LAYERS": several_ints
 _USUAL: dict[str, dict[str, Any]] = {
     "input": {"nargs": "+", "action": "extend"},
     "text_column": {"action": "append"},
+    "text_separator": {"default": "\n", "type": lambda text: text.replace(r"\n", "\n").replace(r"\t", "\t")},
     "shared_weights": {"action": argparse.BooleanOptionalAction},
     "stride": {"type": natural},
     "threads": {"dest": "num_threads"},

@@ -22,7 +22,7 @@ from minibert.tokenizer.too_long import TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
-_OF_COLUMNS = ("input_format", "text_column", "id_column")
+_OF_COLUMNS = ("input_format", "text_column", "text_separator", "id_column", "html")
 _OF_FILES = (*_OF_COLUMNS, *RunOptions.__dataclass_fields__, "progress")  # of the verbs that also take texts
 _OF_SENTENCES = (
     *(name for name in EncodeOptions.__dataclass_fields__ if name not in TokenOptions.__dataclass_fields__),
@@ -122,7 +122,9 @@ def add_verbs(verbs: Any) -> None:
 
 _COLUMNS = f"""--input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
         --text-column NAME: column or key of the texts (default: text); if it is given several times, the texts are
-            joined with a newline in between
+            joined
+        --text-separator TEXT: between the texts of several columns; \\n and \\t are a newline and a tab (default: \\n)
+        --html: the texts are HTML; take their text
         --id-column NAME: column or key of the ids (default: numbers of the lines, from 0)"""
 _PROGRESS = """--progress auto|always|never = auto: show the count and the time left: a bar on a terminal, elsewhere a
             line each 30 seconds; with always also one at the end"""
@@ -303,7 +305,8 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
     path, file, parser = arguments.file, VectorFile(arguments.file), arguments.parser
     fixed = [name for name in EncodeOptions.__dataclass_fields__ if name not in _OF_QUERIES and file.manifest]
     fixed += ["prompts", "compute_type"] if file.manifest else []
-    parser.refuse((*_OF_COLUMNS[::2], *fixed), f"is for texts, and {path} holds vectors; leave it out.")
+    of_texts = {*_OF_COLUMNS} - {"text_column"}
+    parser.refuse((*of_texts, *fixed), f"is for texts, and {path} holds vectors; leave it out.")
     name, how = arguments.model if "model" in parser.given else None, options.loading(arguments)
     model, keywords = file.load_model(name, **how, prompts=arguments.prompts)
     keywords, of_query = keywords or _encode_options(arguments), chosen(arguments, _OF_QUERIES)
@@ -406,13 +409,20 @@ def _sources(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source
     """Return the sources that the paths and the options of `_COLUMNS` name."""
     if paths.count("-") > 1:
         raise ValueError("the standard input is given to --input more than once; give it once.")
-    sources, ids = [], arguments.id_column
+    sources, ids, columns = list[Source](), arguments.id_column, arguments.text_column or ["text"]
+    if len(columns) == 1:
+        arguments.parser.refuse(["text_separator"], "is for several --text-column; leave it out.")
+    how = {"text_separator": arguments.text_separator, "html": arguments.html}
     for path in paths:
         kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
         if kind == "text" and (arguments.text_column, ids) != (None, None):
             what = f"name columns; plain text, as {name or path}, has none. Give --input-format if it is a table."
             raise ValueError(f"--text-column and --id-column {what}")
-        sources.append(Source(path, kind, arguments.text_column or "text", ids, name))
+        suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+        if kind == "text" and arguments.input_format is None and suffix not in ("", ".txt"):
+            what = "is read as plain text, one text per line; --input-format names another format"
+            output.report_problem(f"{path} {what}")
+        sources.append(Source(path, kind, columns, ids, name, **how))
     return sources
 
 

@@ -15,7 +15,7 @@ from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
 from minibert.corpus.shards import folder_of
-from minibert.corpus.sources import Source, as_text, joined, numbered_lines
+from minibert.corpus.sources import Source, as_text, numbered_lines
 from minibert.sentence.base import VectorModel
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -215,7 +215,8 @@ class VectorFile:
                     raise ValueError(f"it has no column {', '.join(_COLUMNS)}")
                 ids = found["id"].to_pylist() if "id" in found else range(first, first + len(batch))
                 parts = [map(as_text, found[name].to_pylist()) for name in text_columns if name in found]
-                texts = map(joined, zip(*parts, strict=True)) if parts else [None] * len(batch)
+                source = Source(self.path, "parquet", text_columns)
+                texts = map(source.joined, zip(*parts, strict=True)) if parts else [None] * len(batch)
                 yield from zip(column.to_numpy(zero_copy_only=False), map(as_text, ids), texts, strict=True)
                 first += len(batch)
 

@@ -23,7 +23,7 @@ from minibert._utils.validation import check_choice, check_int, counted
 from minibert._version import __version__
 from minibert.corpus import manifests
 from minibert.corpus.shards import Counts, Files, Lines, Progress, RunFolder, Task
-from minibert.corpus.sources import ON_EMPTY, ON_ERROR, SEPARATOR, InputLine, Source, in_memory, numbered_lines, survey
+from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
 
 SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
@@ -211,10 +211,9 @@ class Run:
             return [line for line in chunk if options.action(line) == "stop"]
 
         with progress_bar(None, show=options.show_progress, unit=" lines read") as progress:
-            self._checksums, self._total = survey(self._files, stops=stops, progress=progress)
+            self._checksums, self._total = survey(self._files, stops=stops, report=options.report, progress=progress)
         self._refuse_changes()
         own = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
-        own |= {"text_separator": SEPARATOR} if any(len(source.text_columns) > 1 for source in sources) else {}
         return {
             "settings": {**(options.settings or {}), **self.task.settings, **own, "minibert": __version__},
             "inputs": [dataclasses.asdict(source) for source in sources],
@@ -278,7 +277,8 @@ def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
     names = [source["name"] for source in manifest["inputs"]]
     checksums = {f"checksum of {name}": checksum for name, checksum in zip(names, manifest["checksums"], strict=True)}
     version = manifest["settings"].get("minibert")
-    return {"minibert": version, "input": names, **checksums, "inputs": manifest["inputs"], **manifest["settings"]}
+    inputs = [Source(**source) for source in manifest["inputs"]]  # an earlier version may not have had all fields
+    return {"minibert": version, "input": names, **checksums, "inputs": inputs, **manifest["settings"]}
 
 
 def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:

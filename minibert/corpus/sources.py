@@ -24,6 +24,7 @@ from typing import Any
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_choice, counted
 from minibert.corpus import parquet
+from minibert.corpus.html_text import TAG, html_text
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.windows import in_chunks
 
@@ -38,14 +39,22 @@ ON_EMPTY = ("keep", "null", "skip", "error")
 
 _SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl", ".tab": "tsv"} | {f".{name}": name for name in INPUT_FORMATS[1:]}
 
-SEPARATOR = "\n"
-"""Between the texts of several columns. It is in the manifest."""
-
 _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 
-# How files begin that are not read.
-_UNREAD = {b"BZh91AY": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "Zstandard", b"PK\3\4": "zip"}
-_COMPRESSED = re.compile(r"\.(gz|bz2|xz|zst|zip)$")
+# How files begin that are not read, what they hold, and what makes something else of it.
+_UNREAD = {b"BZh91AY": ("bzip2", "bunzip2"), b"\xfd7zXZ": ("xz", "unxz"), b"\x28\xb5\x2f\xfd": ("Zstandard", "unzstd")}
+_UNREAD |= {b"PK\3\4": ("zip", "unzip"), b"%PDF-": ("PDF", "pdftotext")}
+_COMPRESSED = re.compile(r"\.(gz|bz2|xz|zst|zip)$", re.IGNORECASE)
+
+# Suffixes of files that are not read, and what to do.
+_REFUSED = {
+    ".xml .html .htm .xhtml": "write its texts as lines, or as a column of a .csv",
+    ".pdf": "take its text out first, for example with pdftotext",
+    ".xlsx .xls .ods": "save the sheet as .csv",
+    ".docx .doc .odt .rtf": "save it as plain text, .txt",
+    ".tar .tgz .7z .rar": "unpack it first",
+    ".arrow .feather .orc .avro .sqlite .db .pkl .npy .npz": "write its texts as .parquet, .jsonl or .csv",
+}
 
 # Most bytes of a line, or characters of a CSV row, without its end. The csv module limits a field to 131,072; a
 # book has more. Without a limit a quote that is never closed would read the rest of the file into memory.
@@ -74,12 +83,15 @@ class Source:
         "-" means the standard input.
     format : {"text", "jsonl", "csv", "tsv", "parquet"}
     text_column : str or sequence of str
-        The column or key of the text; not used for plain text. Of several the texts are joined with `SEPARATOR` in
+        The column or key of the text; not used for plain text. Of several the texts are joined with `text_separator` in
         between; those that are null or empty are left out. If all are null, the text is null.
     id_column : str, optional
         The column or key of the id; default: input lines are numbered.
     name : str, optional
         Name of the file in messages and in the manifest; default: its path.
+    text_separator : str
+    html : bool
+        The texts are HTML: the text is what `html_text` makes of it.
 
     Raises
     ------
@@ -94,6 +106,8 @@ class Source:
     text_column: str | Sequence[str] = "text"
     id_column: str | None = None
     name: str = ""
+    text_separator: str = "\n"
+    html: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.fspath(self.path))
@@ -111,6 +125,11 @@ class Source:
     def text_columns(self) -> tuple[str, ...]:
         """The columns of the text."""
         return (self.text_column,) if isinstance(self.text_column, str) else tuple(self.text_column)
+
+    def joined(self, texts: Iterable[str | None]) -> str | None:
+        """Return the texts of the columns of one row as its text."""
+        given = [html_text(text) if self.html else text for text in texts if text is not None]
+        return self.text_separator.join(filter(None, given)) if given else None
 
 
 @dataclasses.dataclass(slots=True)
@@ -153,13 +172,18 @@ class InputLine:
 
 
 def input_format(path: str) -> str:
-    """Return the format that a file's name implies; a name without a known suffix means plain text."""
-    return _SUFFIXES.get(os.path.splitext(_COMPRESSED.sub("", path))[1].lower(), "text")
+    """Return the format that a file's name implies; a name without a known suffix means plain text.
 
-
-def joined(texts: Iterable[str | None]) -> str | None:
-    """Return the texts of several columns as one, see `Source`."""
-    return SEPARATOR.join(filter(None, given)) if (given := [text for text in texts if text is not None]) else None
+    Raises
+    ------
+    ValueError
+        The suffix is of a format that is not read.
+    """
+    suffix = os.path.splitext(_COMPRESSED.sub("", path))[1].lower()
+    for suffixes, how in _REFUSED.items():
+        if suffix in suffixes.split():
+            raise ValueError(f"{printable(path)}: {suffix} is not read; {how}. If it is another format: input_format=.")
+    return _SUFFIXES.get(suffix, "text")
 
 
 def read_input_lines(source: Source) -> Iterator[InputLine]:
@@ -188,9 +212,10 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
                 begin = file.peek(_BLOCK)
                 # The standard input does not have a name with a suffix.
                 compressed = source.path.endswith(".gz") or begin.startswith(_GZIP)
-                unread = [what for start, what in _UNREAD.items() if begin.startswith(start)]
-                if unread or (b"\r" in begin.rstrip(b"\r") and b"\n" not in begin and not compressed):
-                    what = f"{unread[0]} data" if unread else "lines that end in carriage returns, not in newlines"
+                for what, tool in (names for start, names in _UNREAD.items() if begin.startswith(start)):
+                    raise ValueError(f"{source.name} holds {what} data, which are not read; convert it with {tool}.")
+                if b"\r" in begin.rstrip(b"\r") and b"\n" not in begin and not compressed:
+                    what = "lines that end in carriage returns, not in newlines"
                     raise ValueError(f"{source.name} holds {what}, which are not read; convert it first.")
                 stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
                 yield from (_read_table if source.format in ("csv", "tsv") else _read_lines)(source, stream)
@@ -250,7 +275,7 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
     _checked(line)
     if source.format == "text":
         yield None
-        yield line
+        yield source.joined([line])
         return
     if not line.strip():
         raise ValueError("is empty; expected a JSON object")
@@ -284,7 +309,7 @@ def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator
         if not isinstance(value[name], str | bytes | None):
             kind = "an object" if isinstance(value[name], tuple) else type(value[name]).__name__
             raise ValueError(f"holds {kind} as {name!r}; expected a text")
-    text = joined(as_text(value[name]) for name in source.text_columns)
+    text = source.joined(as_text(value[name]) for name in source.text_columns)
     yield None if text is None else check_text(text, "the text")
 
 
@@ -342,7 +367,7 @@ def _row_fields(source: Source, header: Sequence[str], row: list[str]) -> Iterat
     if len(row) != len(header):
         raise ValueError(f"has {len(row)} columns, but the header has {len(header)}")
     yield None if source.id_column is None else _checked(row[header.index(source.id_column)])
-    yield joined([_checked(row[header.index(name)]) for name in source.text_columns])
+    yield source.joined([_checked(row[header.index(name)]) for name in source.text_columns])
 
 
 class _TableLines(Iterator[str]):
@@ -403,6 +428,7 @@ def survey(
     sources: Sequence[Source],
     *,
     stops: Callable[[list[InputLine]], list[InputLine]],
+    report: Callable[[str], object] = print,
     progress: Callable[[int], object] = lambda n: None,
 ) -> tuple[list[str], int]:
     """Read every input line once to check it, before anything is computed.
@@ -412,6 +438,8 @@ def survey(
     sources : sequence of Source
     stops : callable
         Gets some input lines, and returns those because of which nothing may be computed.
+    report : callable
+        Called with a line of text if most texts have HTML tags.
     progress : callable
         Called with the number of input lines read since its last call.
 
@@ -423,10 +451,11 @@ def survey(
         Input lines in all files.
     """
     problems, checksums, options = list[str](), list[str](), set[str]()
-    count = n_problems = 0
+    count = n_problems = n_html = 0
     for source in sources:
         for chunk in in_memory(read_input_lines(source), 1024):
             count += len(chunk)
+            n_html += sum(1 for line in chunk if TAG.search(line.text or ""))
             stopping = stops(chunk)
             n_problems += len(stopping)
             problems += [line.describe() for line in stopping[: _PROBLEMS_SHOWN - len(problems)]]
@@ -441,6 +470,8 @@ def survey(
         raise ValueError("\n".join([what, *problems, how]))
     if not count:
         raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
+    if n_html > count / 2:
+        report(f"{n_html} of {count} texts have HTML tags, which are computed too; html=True takes their text")
     return checksums, count
 
 

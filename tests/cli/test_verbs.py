@@ -463,6 +463,7 @@ def test_an_option_that_is_given_twice_is_refused_or_joined(cli: Cli) -> None:
 
 
 OF_FILES = {"--resume": [], "--input-format": ["csv"], "--text-column": ["text"], "--id-column": ["id"]}
+OF_FILES |= {"--html": [], "--text-separator": [" "]}
 OF_FILES |= {"--on-error": ["stop"], "--on-empty": ["keep"], "--shard-size": ["10000"], "--progress": ["auto"]}
 OF_TEXTS = {"embed": {"--precision": ["float32"]}, "sparse": {"--json": [], "-k": ["10"]}}
 OF_TEXTS["rerank"] = OF_TEXTS["sparse"]

@@ -163,6 +163,7 @@ LINES: dict[str, tuple[Any, list[tuple[int, Any, str | None, str]]]] = {
     "zeros.txt": (b"a cat\n\0\0\0\0", [(1, None, "a cat", ""), (2, None, None, "NUL")]),
     "nul.csv": (b"id,text\n1,a\0b\n", [(2, "1", None, "NUL")]),
     "pretty.json": (b'{\n  "text": "a"\n}\n', [(line, None, None, "not JSON") for line in (1, 2, 3)]),
+    "bytes.parquet": ({"id": [b"a"], "text": [b"caf\xc3\xa9"]}, [(1, "a", "café", "")]),
     "inner.json": (b'{"id": 1, "data": [{"text": "a"}]}', [(1, 1, None, "'text'; it has ['id', 'data']")]),
 }
 
@@ -222,18 +223,59 @@ def test_several_columns_are_joined_in_the_order_given(
         text = "".join(f"{line}\n" for line in (map(json.dumps, rows) if suffix == ".jsonl" else lines)).encode()
         path.write_bytes(gzip.compress(text) if suffix.endswith(".gz") else text)
 
-    def of(*names: str) -> tuple[int, str, str]:
-        options = [word for name in names for word in ("--text-column", name)]
+    def of(*names: str, separator: tuple[str, ...] = ()) -> tuple[int, str, str]:
+        options = [*separator, *(word for name in names for word in ("--text-column", name))]
         return embed("-i", path, "-o", tmp_path / "a.npy", "--resume", *options)
 
     assert of("tags", "title")[0] == 0
     expected = short_model.encode(["sat\na cat", "the man", "ran\na dog"])
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected)
-    assert manifest_of(tmp_path / "a.npy")["settings"]["text_separator"] == "\n"
-    assert of("tags", "title")[0] == 0
+    (source,) = manifest_of(tmp_path / "a.npy")["inputs"]
+    assert (source["text_column"], source["text_separator"]) == (["tags", "title"], "\n")
+    assert of("tags", "title", separator=("--text-separator", r"\n"))[0] == 0
+    for names, word in ((("tags", "title"), "inputs"), (("tags",), "--text-separator is for several")):
+        code, _, err = of(*names, separator=("--text-separator", ": "))
+        assert (code, word in err) == (1, True), err
     for other in (["title", "tags"], ["tags"], ["tags", "title", "body"], ["tags", "tags"]):
         code, _, err = of(*other)
         assert (code, "text_column" in err or "--text-column" in err) == (1, True), err
+
+
+HTML = {
+    "<p>A <b>new</b>\n shoe&nbsp;&amp; <i>sock</i>s</p><ul><li>red<li>blue</ul>": "A new shoe & socks\nred\nblue",
+    "one<br>two<br/>three": "one\ntwo\nthree",
+    "a<script>var x = '<b>';</script><STYLE>p { color: red }</STYLE><!-- no -->b": "a\nb",
+    "no tags: 1 < 2 &lt; 3 & AT&T, caf&eacute; &#8364;5": "no tags: 1 < 2 < 3 & AT&T, café €5",
+    "<p> </p><br>": "",
+}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl", "a.txt"])
+def test_the_text_of_html(embed: Embed, tmp_path: Path, name: str) -> None:
+    path, kind = tmp_path / name, input_format(name)
+    cells = [cell.replace("\n", " ") if kind == "text" else cell for cell in HTML]
+    if kind == "parquet":
+        made(path, {"text": cells})
+    else:
+        lines = {"text": cells, "jsonl": [json.dumps({"text": cell}) for cell in cells]}
+        lines["csv"] = ["text", *('"' + cell.replace('"', '""') + '"' for cell in cells)]
+        path.write_text("\n".join(lines[kind]))
+    found = [line.text for line in read_input_lines(Source(str(path), kind, html=True))]
+    assert found == [*HTML.values()]
+    note, out = "have HTML tags, which are computed too; --html takes their text", tmp_path / "o.npy"
+    assert f"4 of 5 texts {note}" in embed("-i", path, "-o", out)[2]
+    assert note not in embed("-i", path, "-o", tmp_path / "p.npy", "--html")[2]
+    assert embed("-i", path, "-o", out, "--html", "--resume")[0] == 1
+    out.unlink()
+    assert embed("a cat", "--html")[0] == 1
+
+
+@pytest.mark.parametrize(("name", "noted"), [("a.md", True), ("a.v2", True), ("a.v2.txt.gz", False), ("a", False)])
+def test_what_is_read_as_plain_text_is_said(embed: Embed, tmp_path: Path, name: str, noted: bool) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"a cat") if name.endswith("gz") else b"a cat")
+    assert ("is read as plain text" in embed("-i", tmp_path / name, "-o", tmp_path / "o.npy")[2]) == noted
+    explicit = embed("-i", tmp_path / name, "-o", tmp_path / "p.npy", "--input-format", "text")
+    assert (explicit[0], "plain text" in explicit[2]) == (0, False)
 
 
 # --- files that are refused -------------------------------------------------------------------------------------------
@@ -258,6 +300,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a.jsonl.xz": (lzma.compress(b'{"text": "a"}\n'), "a.jsonl.xz holds xz data"),
     "a.txt.zst": (b"\x28\xb5\x2f\xfd\x04\0", "a.txt.zst holds Zstandard data"),
     "a.zip": (b"PK\3\4\x14\0", "a.zip holds zip data"),
+    "page.HTML": (b"<p>a</p>", "page.HTML: .html is not read; write its texts as lines"),
+    "a.xml.gz": (b"<p>a</p>", "a.xml.gz: .xml is not read"),
+    "a.xlsx": (
+        b"PK\3\4",
+        "a.xlsx: .xlsx is not read; save the sheet as .csv. If it is another format: --input-format.",
+    ),
+    "a.pdf": (b"%PDF-1.7", "with pdftotext"),
+    "a.txt": (b"%PDF-1.7", "a.txt holds PDF data"),
+    "a.tar.gz": (b"", "unpack"),
+    "a.npy": (b"", ".npy is not read"),
     "a.txt.gz": (b"no gzip", "cannot be read: Not a gzipped file"),
     "cut.txt.gz": (gzip.compress(b"a cat\n" * 999, mtime=0)[:-12], "cannot be read: "),
     "mac.csv": (b"text\ra\rb\r", "lines that end in carriage returns"),
