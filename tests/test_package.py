@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_084,
-    "vectors": 4_694,
+    "core": 13_156,
+    "vectors": 4_741,
     "lenses": 4_967,
-    "apps": 7_010,
-    "tests": 31_128,
+    "apps": 7_046,
+    "tests": 31_352,
     "benchmarks": 4_127,
-    "words": 48_007,
+    "words": 48_088,
 }
 SLACK = {"words": 300}
 

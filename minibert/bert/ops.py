@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -128,6 +128,9 @@ class StoredRows(Protocol):
 
     def look_up(self, ids: IntArray) -> tuple[FloatArray, IntArray]:
         """Return some rows of the table, those of `ids` among them, and the place of each id in them."""
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """Yield the whole table, some rows at a time."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray: ...
 

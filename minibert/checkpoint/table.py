@@ -18,7 +18,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -101,15 +101,20 @@ class StoredTable:
         """Read the whole table; as long as somebody holds the array, it is the same one."""
         whole: FloatArray | None = self._whole()
         if whole is None:
-            rows, columns = self.shape
-            whole = np.empty(self.shape, np.float32)
-            step = max(1, BUFFER_BYTES // (columns * self._stored.itemsize))
-            for first in range(0, rows, step):
-                part = range(rows)[first : first + step]
-                whole[part.start : part.stop] = self._read(part)
+            whole, first = np.empty(self.shape, np.float32), 0
+            for piece in self.pieces():
+                whole[first : first + len(piece)] = piece
+                first += len(piece)
             whole.flags.writeable = False
             self._whole = weakref.ref(whole)
         return np.array(whole, dtype, copy=copy)
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """Read the whole table, some rows at a time, and keep none."""
+        rows, columns = self.shape
+        step = max(1, BUFFER_BYTES // (columns * self._stored.itemsize))
+        for first in range(0, rows, step):
+            yield self._read(range(rows)[first : first + step])
 
     def __reduce__(self) -> tuple[Any, tuple[FloatArray]]:
         return np.asarray, (np.asarray(self),)  # a copy elsewhere need not have the file

@@ -1,4 +1,4 @@
-"""``minibert info``: the facts about a model, and what minibert does not support of it."""
+"""``minibert info`` and ``fingerprint``: facts about a model, and one number of all that decides its results."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import argparse
 import json
 from typing import Any
 
-from minibert.cli.options import COMPUTE_TYPE, add_model_options, add_verb, loading
+from minibert.cli.options import COMPUTE_TYPE, add_model_options, add_verb, load_encoder, loading, locate_model
 from minibert.models.options import LoadOptions
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the verb to the command line."""
+    """Add the two verbs to the command line."""
     text = f"""info: describe a model: sizes, pooling, prompts, limits
         Print the facts about a model, and what minibert does not support.
         --json: one JSON object: {{"source": ..., "facts": {{...}}, "unsupported": [...]}}
         {COMPUTE_TYPE}
         """
     add_model_options(add_verb(verbs, _info, text), backend=False)
+    text = """fingerprint: print one number for all that decides a model's vectors, to see whether they have changed
+        Print the SHA-256 of weights, tokenizer, modules, prompts, limits and compute type, and of the bytes of five
+        vectors. Names, folders, threads and processors do not change it. The backend numpy leaves the vectors out.
+        --json: one JSON object: {"fingerprint": ..., "parts": {...}}; two of them show what has changed
+        """
+    add_model_options(add_verb(verbs, _fingerprint, text))
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -34,6 +40,14 @@ def _info(arguments: argparse.Namespace) -> None:
     print("unsupported: " + ("" if described["unsupported"] else "nothing"))
     for reason in described["unsupported"]:
         print(f"  {reason}")
+
+
+def _fingerprint(arguments: argparse.Namespace) -> None:
+    from minibert.sentence.loading import class_of_files
+
+    model = load_encoder(class_of_files(locate_model(arguments)), arguments)
+    parts, fingerprint = model.fingerprint_parts(), model.fingerprint()
+    print(json.dumps({"fingerprint": fingerprint, "parts": parts}, indent=2) if arguments.json else fingerprint)
 
 
 def _shown(value: object) -> str:

@@ -22,6 +22,7 @@ from minibert.corpus.writers import OUTPUT_DTYPES, LineWriter, VectorWriter, is_
 from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.run import EncodedTexts, TextPlan
 from minibert.encode.token_plan import TokenPlan
+from minibert.models.fingerprint import sha256
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.windows import count_tokens
 from minibert.vectors.layers import resolve_layers
@@ -85,7 +86,9 @@ def embed_corpus(
     plan = model.plan(_quiet(chosen))
     probe = probe_vector(plan)
     numbered, of_tokens = all(source.id_column is None for source in sources), isinstance(plan, TokenPlan)
-    writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output), of_tokens)
+    place = os.path.realpath(output), is_folder(output)
+    parts = model.fingerprint_parts()
+    writer = VectorWriter(*place, len(probe), dtype, numbered, sha256(parts), of_tokens)
     all_options = EncodeOptions(**vars(chosen))  # a run over vectors of tokens has the defaults of the others
     settings = {
         **vars(all_options),
@@ -101,7 +104,7 @@ def embed_corpus(
         # Addresses in a repr differ from process to process.
         modules = [re.sub(r" at 0x[0-9a-fA-F]+", "", repr(module)) for module in plan.modules]
         settings |= {"multi_vector": True, "modules": modules, "shard_numbers": SHARD_NUMBERS}
-    return Run(sources, _Texts(model.model, plan, writer, settings, probe), run).compute()
+    return Run(sources, _Texts(model.model, plan, writer, settings, parts, probe), run).compute()
 
 
 def probe_vector(plan: TextPlan) -> FloatArray:
@@ -138,7 +141,8 @@ def sparse_corpus(
     names = ("prompt_name", "prompt", "stride", "max_active_dims", "truncation")
     settings = {**{name: getattr(chosen, name) for name in names}, "max_seq_length": model.max_seq_length}
     settings |= number_settings(model.model)
-    return Run(sources, _Texts(model.model, plan, writer, settings, np.sort(numbers)[-_PROBE_WEIGHTS:]), run).compute()
+    probe = np.sort(numbers)[-_PROBE_WEIGHTS:]
+    return Run(sources, _Texts(model.model, plan, writer, settings, model.fingerprint_parts(), probe), run).compute()
 
 
 def rerank_corpus(
@@ -172,7 +176,8 @@ def rerank_corpus(
     settings |= {"max_seq_length": model.max_seq_length, "activation_fn": repr(model.activation_fn)}
     settings |= number_settings(model.model)
     probe = np.array(scores(_probe(plan, query)))
-    return Run(sources, _Texts(model.model, plan, writer, settings, probe, query), run).compute()
+    task = _Texts(model.model, plan, writer, settings, model.fingerprint_parts(), probe, query)
+    return Run(sources, task, run).compute()
 
 
 # --- what the three have in common ------------------------------------------------------------------------------------
@@ -221,6 +226,7 @@ class _Texts(Task):
     plan: Any
     writer: VectorWriter | LineWriter
     settings: dict[str, Any]
+    fingerprint_parts: dict[str, Any]
     probe: FloatArray
     query: str | None = None
 

@@ -31,6 +31,7 @@ from minibert.corpus.sources import InputLine, Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
 from minibert.encode.run import packed
 from minibert.models.bert import BertModel
+from minibert.models.fingerprint import sha256
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
@@ -107,6 +108,8 @@ def extract_corpus(
     task = kind(os.path.realpath(output), model, tokenizer, chosen, dtype, max_length, batch_size)
     task.settings = {**number_settings(model), "format": format, "layers": list(map(int, chosen)), "dtype": dtype}
     task.settings |= {"max_length": max_length, "batch_size": batch_size}
+    of_tokenizer = {"tokenizer": sha256(tokenizer.fingerprint_parts())}
+    task.fingerprint_parts = {**model.fingerprint_parts(), **of_tokenizer}
     return Run(sources, task, options).compute()
 
 

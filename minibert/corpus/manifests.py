@@ -55,6 +55,13 @@ def same_probe(own: npt.ArrayLike, theirs: npt.ArrayLike) -> bool:
     return np.shape(own) == np.shape(theirs) and np.allclose(own, theirs, atol=1e-4)
 
 
+def difference(name: str, a: dict[str, Any], between: str, b: dict[str, Any]) -> str:
+    """Return in words how two runs differ in a setting, or in a part of the fingerprint."""
+    has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (a, b)]
+    bits = " (all else is the same: a version of minibert with other bits)" if name == "results" else ""
+    return f"{has[0]}, {between} {has[1]}{bits}"
+
+
 def outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the name and size of each output of a run; an empty list if the run has not finished."""
     return [*manifest.get("finished", {}).get("outputs", {}).values()]

@@ -16,6 +16,7 @@ from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source, as_text, numbered_lines
+from minibert.models.fingerprint import differences
 from minibert.sentence.base import VectorModel
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -139,7 +140,13 @@ class VectorFile:
             options["revision"] = options.get("revision") or settings.get("revision")
         if not self.manifest:
             return SentenceTransformer(name, **options), {}
+        parts = self.manifest.get("fingerprint_parts", {})
         options |= {"compute_type": settings.get("compute_type", "float32"), "prompts": settings.get("prompts")}
+        if any(parts.get("prompts", {}).values()):
+            options["prompts"] = parts["prompts"]
+        options |= {
+            name: parts[name] for name in ("default_prompt_name", "truncate_dim") if parts.get(name) is not None
+        }
         loaded: Any = (MultiVectorEncoder if settings.get("multi_vector") else SentenceTransformer)(name, **options)
         chosen = {field: settings[field] for field in loaded.options_class.__dataclass_fields__ if field in settings}
         if chosen.get("layers") == [loaded.config.num_hidden_layers]:
@@ -147,9 +154,15 @@ class VectorFile:
         if not settings.get("multi_vector"):  # that has a length of its own for queries
             longest = settings.get("max_seq_length", loaded.max_seq_length)
             loaded.max_seq_length = min(longest, loaded.config.longest)
-        if not manifests.same_probe(probe_vector(loaded.plan(loaded.options_class(**chosen))), self.manifest["probe"]):
+        own, differ = loaded.fingerprint_parts(), ""
+        for part in differences(parts, own) if parts else ():
+            if part != "results":  # other bits are no other model
+                differ = differ or manifests.difference(part, parts, f"and {name} has", own)
+        probe = probe_vector(loaded.plan(loaded.options_class(**chosen)))
+        if differ or not manifests.same_probe(probe, self.manifest["probe"]):
             made = f"{self.path} was made with {settings.get('model', 'a model')}"
-            raise ValueError(f"{made}, and {name} has other vectors. Leave out model= and revision=.")
+            differ = f"which has {differ}" if differ else f"and {name} has other vectors"
+            raise ValueError(f"{made}, {differ}. Leave out model= and revision=.")
         if loaded.prompts.get("query"):
             chosen |= {"prompt": None, "prompt_name": None}
         return loaded, chosen

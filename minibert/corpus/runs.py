@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from minibert._version import __version__
 from minibert.corpus import manifests
 from minibert.corpus.shards import Counts, Files, Lines, Progress, RunFolder, Task
 from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
+from minibert.models.fingerprint import has_bits, sha256
 
 SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
@@ -218,6 +218,8 @@ class Run:
             "settings": {**(options.settings or {}), **self.task.settings, **own, "minibert": __version__},
             "inputs": [dataclasses.asdict(source) for source in sources],
             "checksums": self._checksums,
+            "fingerprint": sha256(self.task.fingerprint_parts),
+            "fingerprint_parts": self.task.fingerprint_parts,
             "probe": np.nan_to_num(self.task.probe.astype(np.float64)).tolist(),
         }
 
@@ -251,8 +253,7 @@ class Run:
 def number_settings(model: Any) -> dict[str, Any]:
     """Return the settings that decide a model's rounding, for a run's manifest; defaults are left out."""
     settings = {} if model.compute_type == "float32" else {"compute_type": model.compute_type}
-    # Ops with the products of NumPy name the kind of processor only. They do not have the bits of the kernels.
-    return {**settings, "products": "NumPy"} if model.ops.processor() == platform.machine() else settings
+    return settings if has_bits(model.ops) else {**settings, "products": "NumPy"}
 
 
 # --- an earlier run, and the inputs -----------------------------------------------------------------------------------
@@ -263,8 +264,7 @@ def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: s
     then, now = _facts(theirs), _facts(json.loads(manifests.as_json(mine)))
     for name in now | then:
         if then.get(name) != now.get(name):
-            has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (then, now)]
-            raise ValueError(f"{whose} has {has[0]}, this one has {has[1]}. {way_on}")
+            raise ValueError(f"{whose} has {manifests.difference(name, then, 'this one has', now)}. {way_on}")
     if not manifests.same_probe(theirs["probe"], mine["probe"]):
         raise ValueError(f"{whose} has another model: it gives another vector. {way_on}")
 
@@ -278,7 +278,8 @@ def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
     checksums = {f"checksum of {name}": checksum for name, checksum in zip(names, manifest["checksums"], strict=True)}
     version = manifest["settings"].get("minibert")
     inputs = [Source(**source) for source in manifest["inputs"]]  # an earlier version may not have had all fields
-    return {"minibert": version, "input": names, **checksums, "inputs": inputs, **manifest["settings"]}
+    given = {"minibert": version, "input": names, **checksums, "inputs": inputs, **manifest["settings"]}
+    return {**given, **manifest.get("fingerprint_parts", {})}
 
 
 def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:

@@ -120,6 +120,8 @@ class Task:
         What must be the same to resume; JSON can hold it.
     probe : float ndarray
         The model's result for a fixed text; it must be the same to resume.
+    fingerprint_parts : dict
+        Those of the model; they must be the same to resume.
     """
 
     model: Any
@@ -128,6 +130,7 @@ class Task:
     into_folder = False
     settings: dict[str, Any]
     probe: FloatArray
+    fingerprint_parts: dict[str, Any]
 
     def refuse_long(self, lines: Lines) -> None:
         """Give input lines that are too long a problem, and take their text away, if such lines cannot be used."""

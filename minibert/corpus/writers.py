@@ -83,21 +83,24 @@ class VectorWriter:
     ----------
     path : str
         Path of the file, with one of `OUTPUT_SUFFIXES`; or path of a folder of Parquet files.
+    into_folder : bool
     width : int
     dtype : {"float32", "float16"}
     numbered : bool
         The ids are the numbers of the input lines. Then a Parquet file stores them as integers, else as strings.
-    into_folder : bool
+    fingerprint : str
+        That of the model, for the metadata of Parquet files.
     of_tokens : bool
         A text has several vectors. An .npy file has the vectors of all texts, one text after the other, and the index
         says how many each text has; elsewhere they are a list in the row of the text.
     """
 
     path: str
+    into_folder: bool
     width: int
     dtype: str
     numbered: bool
-    into_folder: bool
+    fingerprint: str
     of_tokens: bool = False
 
     @property
@@ -154,7 +157,7 @@ class VectorWriter:
         kind = arrow.list_(flat.type, self.width)
         column_kind = kind if ends is None else arrow.list_(kind)
         id_kind = arrow.int64() if self.numbered else arrow.string()
-        metadata = {"minibert": json.dumps({"format": _FORMAT})}
+        metadata = {"minibert": json.dumps({"format": _FORMAT, "fingerprint": self.fingerprint})}
         schema = arrow.schema([("id", id_kind), ("embedding", column_kind)], metadata=metadata)
         ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
         null = arrow.array(np.array(["null" in row for row in rows], dtype=np.bool_))

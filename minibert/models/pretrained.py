@@ -21,6 +21,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, NAMES, Family, bert_class
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import Table
+from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
@@ -28,6 +29,7 @@ from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_compute_type, choose_ops, choose_sharing
 from minibert.models.base import ModelBase
+from minibert.models.fingerprint import Fingerprinted, parts_of_weights, sha256_of_results
 from minibert.models.loading import find_model, load_weights
 from minibert.models.options import LoadOptions, ModelOptions, lists_keywords
 from minibert.models.outputs import ModelOutput
@@ -38,7 +40,7 @@ _Output = TypeVar("_Output", bound=ModelOutput)
 _Model = TypeVar("_Model", bound="BertPreTrainedModel[Any]")
 
 
-class BertPreTrainedModel(ModelBase[_Output]):
+class BertPreTrainedModel(Fingerprinted, ModelBase[_Output]):
     """The base class of `BertModel` and the models with heads: loading, saving, parameters and tracing."""
 
     _family: ClassVar[Family] = FAMILIES["bert"]
@@ -182,6 +184,22 @@ class BertPreTrainedModel(ModelBase[_Output]):
             else:
                 yield _copy(array)
         yield from map(_copy, tables)
+
+    def parts_without_results(self) -> dict[str, Any]:
+        """Return the `fingerprint_parts` but for the results."""
+        return parts_of_weights(self.weights, self.head_name, self.compute_type)
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Return what `fingerprint` is computed from, by name: the results are those of five fixed lists of ids."""
+        head = self.config.family.own_class(self.head_name or "BertModel")
+        return {"class": head, **self.parts_without_results(), "results": sha256_of_results(self.ops, self._results())}
+
+    def _results(self) -> Iterator[Any]:
+        vocab_size, lengths = self.config.vocab_size, (1, 2, 5, 9, 16)
+        ids = [7919 * np.arange(1, n + 1) % vocab_size for n in lengths if n <= self.config.longest]
+        batch = PackedBatch.from_sequences(self.config, ids, [np.zeros_like(row) for row in ids])
+        for part in self.run_packed(batch, output_hidden_states=True).to_tuple():
+            yield from part if isinstance(part, tuple) else (part,)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
         """Write config.json and model.safetensors. minibert and transformers load them as the same model.

@@ -9,6 +9,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -339,20 +340,22 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
     family = weights.config.family
     tied = weights.head is not None and weights.head.tied
     for scope, stored, owner, rows in weights.stored_parts(head):
-        for path, part, array in _arrays_of(owner, rows, family):
+        for path, part, array in _arrays_of(owner, rows, family, tied):
             own = family.own_path(path.replace(scope, stored, 1), head)
             # The dense map that some heads have instead of the pooler is beside the model, too.
             beside = owner is weights.head or (path == "pooler.dense" and family.has_dense(head))
             names = [f"{own}.{part}" if head is None or beside else f"{family.field}.{own}.{part}"]
             if path == DECODER:
                 of_bias = f"{family.own_path('cls.predictions', head)}.bias"
-                names = [] if tied else names
-                names += [of_bias] if part == "bias" else []
+                names = ([] if tied else names) + [of_bias] * (part == "bias")
             yield from ((name, array) for name in dict.fromkeys(names))
 
 
-def _arrays_of(owner: Any, rows: Iterable[Row], family: Family) -> Iterator[tuple[str, str, Table]]:
-    """Yield the path, "weight" or "bias", and the array of the fields that the rows name, each field once."""
+def _arrays_of(owner: Any, rows: Iterable[Row], family: Family, tied: bool) -> Iterator[tuple[str, str, Table]]:
+    """Yield the path, "weight" or "bias", and the array of the fields that the rows name, each field once.
+
+    The weight of a tied decoder, which is large, is left out.
+    """
     for field, row in {row.field: row for row in rows}.items():
         part: Any = getattr(owner, field)
         if row.is_table:
@@ -361,8 +364,9 @@ def _arrays_of(owner: Any, rows: Iterable[Row], family: Family) -> Iterator[tupl
         paths = (part.path,) if isinstance(part, LayerNorm) else part.paths
         whole = family.own_path(paths[0]).rpartition(".")[0]
         paths = (whole,) if whole.endswith(tuple(family.stacked)) else paths
-        weights, biases = np.split(part.weight, len(paths)), np.split(part.bias, len(paths))
-        for name, weight, bias in zip(paths, weights, biases, strict=True):
-            yield name, "weight", weight
+        weights = [] if tied and row.path == DECODER else np.split(part.weight, len(paths))
+        for name, weight, bias in zip_longest(paths, weights, np.split(part.bias, len(paths))):
+            if weight is not None:
+                yield name, "weight", weight
             if row.bias:
                 yield name, "bias", bias

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from minibert.encode.run import CHUNK_SIZE, EncodedTexts, TextPlan
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_sharing
 from minibert.models.bert import BertModel
+from minibert.models.fingerprint import Fingerprinted, sha256, sha256_of_arrays, sha256_of_results
 from minibert.models.heads import BertForMaskedLM, BertForSequenceClassification
 from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
@@ -38,6 +41,15 @@ if TYPE_CHECKING:
 # sentence-transformers has had modules under these names since its beginning, and still reads them.
 HOME = "sentence_transformers.models"
 
+FINGERPRINT_TEXTS = (
+    "minibert",
+    "The quick brown fox jumps over the lazy dog.",
+    "Größe, naïveté и Привет: 東京, مرحبا, \u2603 \U0001f600!",
+    "On 2019-03-01 it cost $1,234.56 (about 12 %), see https://example.org/a_b?c=d#e.",
+    "A long text is cut, or not, at the limit of the model. " * 50,
+)
+"""The texts whose results are in a fingerprint."""
+
 SavedModule = tuple[str, Mapping[str, Any], Mapping[str, FloatArray]]
 """A module after the Transformer: its type, its config.json, and its weights by name."""
 
@@ -53,7 +65,7 @@ _TRANSFORMERS: dict[type[Any], tuple[str, str, str]] = {
 _TEXTS_AT_ONCE = 1024
 
 
-class SentenceModel(TorchLike):
+class SentenceModel(Fingerprinted, TorchLike):
     """A model of sentence-transformers; the base of `SentenceTransformer`, `CrossEncoder` and the other two.
 
     Attributes
@@ -304,7 +316,28 @@ class SentenceModel(TorchLike):
         if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
             raise ValueError(f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}.")
 
-    # -- to files
+    # -- fingerprint and files
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Return what `fingerprint` is computed from, by name: the results are those of `FINGERPRINT_TEXTS`.
+
+        A function that the caller gave, such as an activation, is there by its results only.
+        """
+        silenced = copy.copy(self)
+        silenced.tokenizer, silenced._builtin_prompts = self.tokenizer.silenced(), {}
+        parts = {"class": self._call, **self.model.parts_without_results(), **self._saved_transformer()}
+        parts |= {"tokenizer": sha256(self.tokenizer.fingerprint_parts()), "max_seq_length": self.max_seq_length}
+        parts |= {"prompts": dict(self.prompts), "default_prompt_name": self.default_prompt_name}
+        with contextlib.suppress(ValueError):  # of a function, which has no name in files
+            parts |= self._saved_settings()
+            modules = self._saved_modules()
+            parts["modules"] = [[kind, config, sha256_of_arrays(tensors.items())] for kind, config, tensors in modules]
+        parts.pop("similarity_fn_name", None)  # it changes no result
+        return {**parts, "results": sha256_of_results(self.model.ops, silenced._results())}
+
+    def _results(self) -> Iterator[Any]:
+        """Yield the arrays that the model makes of `FINGERPRINT_TEXTS`."""
+        raise NotImplementedError
 
     def save_pretrained(self, path: str | os.PathLike[str], **harmless: Any) -> None:
         """Write the model into a folder; minibert and sentence-transformers load it as the same model.
@@ -376,6 +409,9 @@ class VectorModel(SentenceModel):
     def plan(self, options: Any) -> TextPlan:
         """Return what happens to each text of a call of `encode`."""
         raise NotImplementedError
+
+    def _results(self) -> Iterator[Any]:
+        yield self.plan(self.options_class(truncation="silent")).run_at_once(FINGERPRINT_TEXTS)
 
     def get_embedding_dimension(self) -> int:
         """Return the length of a vector."""

@@ -18,6 +18,7 @@ from minibert.checkpoint.tensors import load_tensors
 from minibert.encode.modules import VectorModule, dense_module
 from minibert.encode.options import WindowOptions
 from minibert.encode.run import ObjectPlan, packed
+from minibert.models.fingerprint import Fingerprinted, sha256_of_arrays
 from minibert.sentence.loading import LoadKeywords, check_load, full_name
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.encodings import Encoding
@@ -26,7 +27,7 @@ from minibert.tokenizer.windows import WholeTexts
 from minibert.vectors.similarity import normalize_embeddings
 
 
-class BGEM3FlagModel:
+class BGEM3FlagModel(Fingerprinted):
     """bge-m3, and models with its files: a dense vector, weights of tokens, and a vector for each token.
 
     Parameters
@@ -58,6 +59,11 @@ class BGEM3FlagModel:
             tensors = load_tensors(files, {"weight": (n, size), "bias": (n,)}, f"{head}_linear.pt")
             named = {f"linear.{key}": tensor for key, tensor in tensors.items()}
             self.heads[head] = dense_module(self.model.model.ops, named)
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Return what `fingerprint` is computed from, by name: that of the model, and the heads."""
+        heads = {name: sha256_of_arrays(head.tensors.items()) for name, head in self.heads.items()}
+        return {**self.model.fingerprint_parts(), "heads": heads}
 
     def encode(
         self, sentences: str | Sequence[str], batch_size: int = 32, *, truncation: str = "warn", **kinds: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
@@ -16,7 +16,7 @@ from minibert.encode.options import WindowOptions
 from minibert.encode.run import TextPlan, check_finite, packed
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.activations import Activation, as_activation, stored_activation
-from minibert.sentence.base import SentenceModel, as_requested
+from minibert.sentence.base import FINGERPRINT_TEXTS, SentenceModel, as_requested
 from minibert.sentence.loading import one_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
@@ -291,6 +291,10 @@ class CrossEncoder(SentenceModel):
             An option is wrong, or does not fit the model.
         """
         return PairPlan(self.windows(options), self)
+
+    def _results(self) -> Iterator[Any]:
+        pairs = list(zip(FINGERPRINT_TEXTS, FINGERPRINT_TEXTS[1:] + FINGERPRINT_TEXTS[:1], strict=True))
+        yield self.activation_fn(self.plan(WindowOptions(truncation="silent")).run_at_once(pairs))
 
     def logits_of(self, encodings: Sequence[Encoding]) -> FloatArray:
         """Compute the logits of B encodings, step by step: (B, N)."""

@@ -27,8 +27,9 @@ from minibert._utils.keywords import (
 )
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
+from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
-from minibert.encode.modules import ModuleEntry, check_modules, list_modules
+from minibert.encode.modules import ModuleEntry, check_modules, list_modules, loader_of
 from minibert.errors import ModelFormatError
 from minibert.models.options import Backend, ComputeType, LoadOptions
 from minibert.tokenizer.bert_tokenizer import SETTINGS as TOKENIZER_SETTINGS
@@ -214,6 +215,15 @@ def read_files(files: ModelFiles, call: str) -> SentenceFiles:
         stated = f"config_sentence_transformers.json has model_type={brief(kind)}"
         raise ModelFormatError(f"{files.source}: {stated}; {call} loads {call!r}.")
     return SentenceFiles(files, bert, modules, bert.settings("config.json"), stored, *transformer_settings(bert))
+
+
+def class_of_files(files: ModelFiles) -> str:
+    """Return the name of the class that loads a model: modules.json decides it; without it, `architectures`."""
+    if (entries := list_modules(files)) is not None:
+        return loader_of(entries) or "SentenceTransformer"
+    heads = {"BertForSequenceClassification": "CrossEncoder", "HF_ColBERT": "MultiVectorEncoder"}
+    named = architectures(files.settings("config.json"))
+    return next((loader for head, loader in heads.items() if head in named), "SentenceTransformer")
 
 
 def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:

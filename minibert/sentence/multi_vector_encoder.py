@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 import os
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack, overload
 
 import numpy as np
@@ -29,7 +29,7 @@ from minibert.encode.options import TokenOptions
 from minibert.encode.token_plan import Expansion, MultiVectorMask, TokenPlan
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
-from minibert.sentence.base import SavedModule, VectorModel, as_requested
+from minibert.sentence.base import FINGERPRINT_TEXTS, SavedModule, VectorModel, as_requested
 from minibert.sentence.imitations import Transformer
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, check_prompts, one_of, prefixed
 from minibert.tokenizer.texts import as_texts
@@ -287,6 +287,10 @@ class MultiVectorEncoder(VectorModel):
         names = ("query",) if task == "query" else ("document", "passage", "corpus")
         name = self._choose_prompt(options.prompt_name, options.prompt, *names)
         return self._plan(dataclasses.replace(options, prompt_name=name), task)
+
+    def _results(self) -> Iterator[Any]:
+        for task in ("document", "query"):
+            yield from self.plan(TokenOptions(truncation="silent"), task).run_at_once(FINGERPRINT_TEXTS)
 
     def _plan(self, options: TokenOptions, task: str | None, *last: TokenPooling, as_dicts: bool = False) -> TokenPlan:
         first, expansion = self._modules[0], None

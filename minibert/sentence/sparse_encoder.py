@@ -235,6 +235,10 @@ class SparseEncoder(VectorModel):
         most = self.max_active_dims if options.max_active_dims is None else _check_most(options.max_active_dims)
         return SparsePlan(self.windows(options), self.model, self.pooling, most)
 
+    def _results(self) -> Iterator[Any]:
+        (vectors,) = super()._results()
+        yield from (vectors.indptr, vectors.indices, vectors.data)
+
     # -- vectors to words and scores
 
     def decode(self, embeddings: Any, top_k: int | None = None) -> Any:

@@ -397,6 +397,7 @@ class _Request:
             line = {"texts": len(usage.n_tokens), "tokens": sum(usage.n_tokens)}
             said |= {"truncated": len(usage.truncated), "prompt": usage.prompt_name}
             said["compute_type"] = usage.compute_type if usage.compute_type != "float32" else None
+            headers["x-minibert-fingerprint"] = usage.fingerprint
             headers["x-compute-tokens"] = str(line["tokens"])
             headers["x-compute-characters"] = str(usage.n_characters)
             headers["x-queue-time"] = _milliseconds(job.queue_seconds)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from minibert.bert.families import architectures
-from minibert.encode.modules import list_modules, loader_of
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.loading import check_load, full_name
+from minibert.sentence.loading import check_load, class_of_files, full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.classifier import Classifier
@@ -35,15 +33,8 @@ def load_served(name: str, **options: Any) -> Model:
     `SentenceTransformer`. modules.json decides it; without this file, `architectures` of config.json.
     """
     files = check_load("load_served", options)[0].locate(full_name(name))
-    entries = list_modules(files)
-    if entries is None:
-        heads = {"BertForSequenceClassification": "CrossEncoder", "HF_ColBERT": "MultiVectorEncoder"}
-        named = architectures(files.settings("config.json"))
-        loader = next((loader for head, loader in heads.items() if head in named), None)
-    else:
-        loader = loader_of(entries)
-    classes: dict[str | None, Any] = {model_class.__name__: model_class for model_class in _CLASSES}
-    return classes.get(loader, SentenceTransformer)(name, **options)
+    classes: dict[str, Any] = {model_class.__name__: model_class for model_class in _CLASSES}
+    return classes.get(class_of_files(files), SentenceTransformer)(name, **options)
 
 
 class ModelsByName(dict[str, ServedModel[Any]]):

@@ -53,6 +53,8 @@ class Usage:
         Of the numbers that are kept until the answer is written.
     compute_type : str
         The numbers that the model multiplies.
+    fingerprint : str
+        That of the model.
     """
 
     n_tokens: tuple[int, ...]
@@ -61,6 +63,7 @@ class Usage:
     n_characters: int
     n_bytes: int
     compute_type: str
+    fingerprint: str
 
 
 class Prepared(NamedTuple):
@@ -113,6 +116,8 @@ class ServedModel(Generic[_Model]):
         Seconds since 1970.
     compute_type : str
         The type of numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8".
+    fingerprint : str
+        That of the model, as it was when it was given to the engine.
     """
 
     gives: ClassVar[str]
@@ -122,6 +127,7 @@ class ServedModel(Generic[_Model]):
         self.name, self.created, self.settings = name, int(time.time()), settings
         self.model: _Model = model
         self.compute_type = model.compute_type  # the model looks at all its weights to tell
+        self.fingerprint = model.fingerprint()
 
     def computation(self) -> dict[str, Any]:
         """Return how the model computes, for /info, /v1/models and the metrics."""
@@ -129,7 +135,8 @@ class ServedModel(Generic[_Model]):
 
     def details(self) -> dict[str, Any]:
         """Return the fields about this model, besides its name, for OpenAI's list of models."""
-        return {"max_input_length": self.model.max_seq_length, **self.computation()}
+        how = {"max_input_length": self.model.max_seq_length, **self.computation()}
+        return {**how, "fingerprint": self.fingerprint}
 
     # -- parts of `prepare`, in their order
 
@@ -183,7 +190,7 @@ class ServedModel(Generic[_Model]):
         n_tokens, n_bytes = tuple(sum(map(len, group)) for group in groups), 4 * n_numbers
         self.settings.check_number(len(groups), n_bytes)
         used_prompt = prompt_name if windows.prompt else None  # it may be an empty text
-        usage = Usage(n_tokens, cut, used_prompt, tokens.n_characters, n_bytes, self.compute_type)
+        usage = Usage(n_tokens, cut, used_prompt, tokens.n_characters, n_bytes, self.compute_type, self.fingerprint)
         return Prepared(job, usage, [group[0] for group in groups])
 
 

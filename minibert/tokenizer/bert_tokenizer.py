@@ -7,7 +7,9 @@ pads. The way back, from ids to text, is in vocabulary.py.
 
 from __future__ import annotations
 
+import copy
 import functools
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,6 +33,7 @@ from minibert.tokenizer.vocabulary import Vocabulary
 
 SETTINGS = (*SETTING_NAMES, *SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
+_NOT_OF_IDS = ("version", "truncation", "padding", "decoder")  # of tokenizer.json
 _PADDED = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
 
@@ -202,6 +205,19 @@ class BertTokenizer(Vocabulary):
         for name in ("padding_side", "truncation_side", "clean_up_tokenization_spaces", "model_input_names"):
             settings[name] = getattr(self, name)
         return settings
+
+    def fingerprint_parts(self) -> dict[str, Any]:
+        """Return what decides the ids of a text, as JSON can hold it; without the limit, and what is for decoding."""
+        library = json.loads(self._tokenizer.to_str())
+        left_out = ("model_max_length", "clean_up_tokenization_spaces")
+        settings = {name: value for name, value in self.init_kwargs.items() if name not in left_out}
+        return {**{name: value for name, value in library.items() if name not in _NOT_OF_IDS}, "settings": settings}
+
+    def silenced(self) -> BertTokenizer:
+        """Return a copy that does not warn of unknown tokens."""
+        silenced = copy.copy(self)
+        silenced._warned = True
+        return silenced
 
     def check_asked(self, call: str, asked: Mapping[str, Any]) -> None:
         """Compare the settings that a from_pretrained was given with those of the files.

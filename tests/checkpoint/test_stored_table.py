@@ -142,6 +142,18 @@ def test_whatever_needs_the_whole_table_has_it(folders: dict[str, Path], tmp_pat
     assert bits(in_memory(tmp_path), ids_of(1)) == bits(model, ids_of(1)) == bits(expected, ids_of(1))
 
 
+def test_a_fingerprint_reads_the_table_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = random_checkpoint(tmp_path, dtype="float16", **{**SIZES, "vocab_size": 60_000})
+    monkeypatch.setattr(table, "KEPT_BYTES", 2**20)
+    monkeypatch.setattr(table, "BUFFER_BYTES", 2**18)
+    expected, model = in_memory(folder).fingerprint(), in_file(folder)
+    tracemalloc.start()
+    assert model.fingerprint() == expected
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000 < 4 * H * 60_000
+
+
 @pytest.mark.usefixtures("small")
 def test_traces_and_edits(folders: dict[str, Path]) -> None:
     model, expected = in_file(folders["float32"]), in_memory(folders["float32"])

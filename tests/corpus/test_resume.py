@@ -299,9 +299,9 @@ def test_resuming_refuses_to_mix(
                 embed(**{**same, **other})
         # Their vectors differ by less than the probe notices.
         for model, message in ((numpy, "products='NumPy'"), (int16, "compute_type='int16'")):
-            with pytest.raises(ValueError, match=f"{whose}.* default .* {message}"):
+            with pytest.raises(ValueError, match=f"{whose}.* {message}"):
                 embed(model=model, **same)
-        with pytest.raises(ValueError, match=f"{whose}.* another model"):
+        with pytest.raises(ValueError, match=rf"{whose}.* config\.max_position_embeddings=32, .*=512"):
             embed(model=another, **same)
         short_model.tokenizer.truncation_side = "left"
         with pytest.raises(ValueError, match="truncation_side='left'"):

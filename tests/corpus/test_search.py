@@ -17,6 +17,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.corpus.embed import embed_corpus
+from minibert.corpus.readers import VectorFile
 from minibert.corpus.sources import Source
 from minibert.vectors.similarity import cos_sim
 from tests.support.checkpoints import random_checkpoint, sentence_model
@@ -125,6 +126,31 @@ def test_another_model_is_refused(cli: Any, home: Path) -> None:
     for command in ("search cat states.npy", "search cat states.npy -m MODEL"):
         code, out, err = cli(command)
         assert (code, out, "states.npy does not hold" in err) == (1, "", True), err
+
+
+def test_the_fingerprint_is_in_the_files_and_is_compared(cli: Any, home: Path) -> None:
+    source = Source("a.jsonl", "jsonl", "body")
+    prompted = sentence_model(home / "prompted")
+    made = SentenceTransformer(prompted, prompts={"query": "the cat "})
+    embed_corpus(made, [source], "v.parquet", settings={"model": str(prompted)})
+    manifest = json.loads((home / "v.parquet.manifest.json").read_text())
+    metadata = json.loads(pyarrow.parquet.read_schema("v.parquet").metadata[b"minibert"])
+    assert manifest["fingerprint"] == metadata["fingerprint"] == made.fingerprint()
+    loaded, options = VectorFile("v.parquet").load_model()
+    assert loaded.fingerprint() == made.fingerprint()  # with the prompts that were given
+    np.testing.assert_array_equal(loaded.encode_query("sat", **options), made.encode_query("sat"))
+    lines = (prompted / "vocab.txt").read_text().split("\n")
+    lines[-3:-1] = reversed(lines[-3:-1])  # the probe has neither word
+    (prompted / "vocab.txt").write_text("\n".join(lines))
+    code, out, err = cli("search cat v.parquet")
+    assert (code, out, "tokenizer=" in err) == (1, "", True), err
+    manifest["fingerprint_parts"] |= {"tokenizer": SentenceTransformer(prompted).fingerprint_parts()["tokenizer"]}
+    manifest["fingerprint_parts"] |= {"results": "of a version with other bits"}
+    (home / "v.parquet.manifest.json").write_text(json.dumps(manifest))
+    assert cli("search cat v.parquet")[0] == 0
+    del manifest["fingerprint_parts"]  # of an earlier version
+    (home / "v.parquet.manifest.json").write_text(json.dumps(manifest))
+    assert cli("search cat v.parquet")[0] == 0
 
 
 def test_the_prompt_of_the_query(cli: Any, home: Path) -> None:

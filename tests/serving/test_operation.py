@@ -274,7 +274,9 @@ def test_how_the_models_compute_is_said_in_every_place(
         for one in client.get("/v1/models").json()["data"]:
             assert tuple(one[name] for name in names) == expected[one["id"]]
             assert client.get(f"/v1/models/{one['id']}").json() == one
+            assert one["fingerprint"] == models[one["id"]].fingerprint()
         found = client.get("/info").json()
+        assert found["fingerprint"] == models["shared"].fingerprint()
         assert (found["model_dtype"], *(found[name] for name in names)) == ("float32", *expected["shared"])
         metrics = client.get("/metrics").text
         for name, (kind, threads, shared) in expected.items():
@@ -283,5 +285,6 @@ def test_how_the_models_compute_is_said_in_every_place(
             answer = client.post("/v1/embeddings", json={"input": "a", "model": name})
             header = None if kind == "float32" else kind
             assert (answer.status_code, answer.headers.get("x-minibert-compute-type")) == (200, header)
+            assert answer.headers["x-minibert-fingerprint"] == models[name].fingerprint()
     with Engine(models["int8"]) as engine, TestClient(app(engine)) as client:
         assert client.get("/info").json()["model_dtype"] == "int8"
