@@ -201,11 +201,15 @@ def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
 
 
 def several_ints(text: str) -> list[int]:
-    """Convert numbers separated by commas, for argparse."""
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
+    """Convert numbers and ranges of them (1-6) separated by commas, for argparse."""
+    numbers = list[int]()
+    for part in text.split(","):
+        found = re.fullmatch(r"(-?\d{1,9})(?:-(-?\d{1,9}))?", part.strip(), re.ASCII)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        if not first <= last < first + 1000 or first < 0 <= last:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2 or 1-6")
+        numbers += range(first, last + 1)
+    return numbers
 
 
 def _number(least: int, text: str) -> int:

@@ -92,7 +92,7 @@ def usable_lines(source: Source) -> list[InputLine]:
     """
     lines = [*read_input_lines(source)]
     for number, line in enumerate(lines):
-        line.id = number if source.id_column is None else line.id
+        line.id = number if source.id_column is None and line.id is None else line.id
         if line.problem is not None and not line.empty:
             raise ValueError(f"{line.file}, line {line.line}, {line.problem}.")
     return lines

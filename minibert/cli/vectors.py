@@ -19,6 +19,7 @@ from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, i
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.encode.options import EncodeOptions, SparseOptions, TokenOptions
 from minibert.tokenizer.too_long import TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT
+from minibert.vectors.layers import SUBWORD_POOLING
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
@@ -99,17 +100,20 @@ def add_verbs(verbs: Any) -> None:
         --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
         """
     _add_lines_options(add_verb(verbs, _rerank, text), TRUNCATIONS_WITHOUT_SPLIT)
-    text = f"""extract: save hidden states of all tokens of a corpus
+    text = f"""extract: save hidden states of all tokens or words of a corpus
         Save the hidden states of every token of the texts in files, in bounded memory. The binary format is an .npy
         array (tokens, layers, hidden_size) and an index, .tokens.jsonl; minibert.corpus.extract.TokenFeatures reads
         both. The google format is the JSON lines of extract_features.py, where ' ||| ' separates the two texts of a
-        pair. That script's spelling of the options, with underscores, works too. The manifest <output>.manifest.json is
-        written beside the output, and --resume continues an interrupted run.
+        pair. That script's spelling of the options, with underscores, works too. The words format is a table: the file,
+        the sentence, the number of the word, the word, its pieces, the other columns of the input, the layer and the
+        vector. The manifest <output>.manifest.json is written beside the output, and --resume continues an interrupted
+        run.
         {_inputs(1000)}
-        -o, --output, --output_file FILE: the file to write: .npy, or .jsonl with --format google
-        --format binary|google = binary: format of the output
-        --layers LAYERS = -1,-2,-3,-4: layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as
-            in transformers, but the first layer with --format google (default: -1,-2,-3,-4)
+        -o, --output, --output_file FILE: the file to write: .npy, .jsonl for google, .parquet or .csv for words
+        --format binary|google|words: format of the output (default: words for .parquet and .csv, else binary)
+        --layers LAYERS = -1,-2,-3,-4: layers, such as 1-6 or -1,-2: -1 is the last layer; 0 is the embeddings' output
+            as in transformers, but the first layer with --format google (default: -1,-2,-3,-4)
+        --subwords {"|".join(SUBWORD_POOLING)} = mean: with words: how the vectors of a word's pieces are combined
         --max-length, --max-seq-length, --max_seq_length N: most tokens of a text; the rest is cut off (default: the
             model's limit; 128 with --format google)
         --batch-size, --batch_size N = 32: texts that are computed together
@@ -133,8 +137,8 @@ _PROGRESS = """--progress auto|always|never = auto: show the count and the time 
 def _inputs(shard_size: int = 10_000) -> str:
     """Return the options for files of texts: which files, how they are read, and how a run is saved."""
     return f"""
-        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz, or
-            .parquet; "-" is the standard input
+        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv, .tsv, .conllu or .conll, each also
+            as .gz, or .parquet; "-" is the standard input
         {_COLUMNS}
         --on-error {"|".join(ON_ERROR)} = stop: if lines cannot be used: stop and compute nothing, skip these lines, or
             keep their rows without vectors
@@ -427,18 +431,21 @@ def _sources(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source
 
 
 def _extract(arguments: argparse.Namespace) -> None:
-    from minibert.corpus.extract import EXTRACT_SUFFIXES, extract_corpus
+    from minibert.corpus.extract import check_format_of, extract_corpus
 
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
-    check_output(arguments.output, EXTRACT_SUFFIXES[arguments.format])
+    arguments.format = check_format_of(arguments.output, arguments.format)
     tokenizer = options.load_tokenizer(arguments)
     asked, own = arguments.do_lower_case, tokenizer.do_lower_case
     if asked is not None and (asked in ("true", "1")) != own:
         raise ValueError(f"--do_lower_case={asked}, but the tokenizer of {arguments.model} has {own}; leave it out.")
     if arguments.format == "google":
         arguments.parser.refuse(("dtype", "id_column"), "has no place in Google's lines of JSON; leave it out.")
-    keywords = chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype"))
-    shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
-    what = shape if arguments.format == "binary" else "JSON lines"
+    others = ["batch_size"] if arguments.format == "words" else ["subwords"]
+    arguments.parser.refuse(others, f"is not for --format {arguments.format}; leave it out.")
+    keywords = chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype", "subwords"))
+    layers = len(arguments.layers)
+    shapes = {"binary": f"vectors ({{n_tokens}}, {layers}, {{width}}) {arguments.dtype}", "google": "JSON lines"}
+    what = shapes.get(arguments.format, f"words, each with {counted(layers, 'vector')} ({{width}}) {arguments.dtype}")
     _run_over_files(arguments, extract_corpus, options.load_bert(arguments), tokenizer, what=what, **keywords)

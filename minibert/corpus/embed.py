@@ -85,7 +85,7 @@ def embed_corpus(
     output_suffix(output)
     plan = model.plan(_quiet(chosen))
     probe = probe_vector(plan)
-    numbered, of_tokens = all(source.id_column is None for source in sources), isinstance(plan, TokenPlan)
+    numbered, of_tokens = all(source.numbered for source in sources), isinstance(plan, TokenPlan)
     place = os.path.realpath(output), is_folder(output)
     parts = model.fingerprint_parts()
     writer = VectorWriter(*place, len(probe), dtype, numbered, sha256(parts), of_tokens)

@@ -1,4 +1,4 @@
-"""Files of texts -> the hidden states of every token. Memory is bounded, and runs can be resumed (see runs.py).
+"""Files of texts -> the hidden states of every token or word. Memory is bounded, and runs can be resumed (see runs.py).
 
 The binary format is two files: an .npy array of all tokens, for memory mapping, and an index of JSON lines beside it.
 The index's first line holds for all texts. Then there is one line per text, with the row of its first token in the
@@ -8,6 +8,8 @@ The google format is the JSON lines of Google's extract_features.py (google-rese
 pair, with the values of some layers. The field names (``linex_index`` too), the rounding to 6 decimals, the " ||| "
 between the texts of a pair, and the way to cut them are the same. Layers are numbered as there: 0 is the first layer's
 output. So positive numbers are one less than in transformers; negative ones are equal.
+
+The words format is a table with a row for each word and layer; words.py has it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ from minibert.checkpoint.safetensors import file_state
 from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task
 from minibert.corpus.sources import InputLine, Source, texts_of
+from minibert.corpus.words import WordRows
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
 from minibert.encode.run import packed
 from minibert.models.bert import BertModel
@@ -35,17 +39,21 @@ from minibert.models.fingerprint import sha256
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
-from minibert.vectors.layers import LayerSelection, resolve_layers
+from minibert.vectors.layers import SUBWORD_POOLING, LayerSelection, resolve_layers
 from minibert.vectors.similarity import rounded
 from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
-EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}
+EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json"), "words": (".parquet", ".csv")}
 """The formats, and the suffixes that the output of each may have."""
 
 EXTRACT_SHARD = 1000
 """Texts of a shard: they are computed, then saved."""
 
 _FORMAT = 1  # of the index
+_APART: dict[str, Any] = {
+    "layer_pooling": "tokens_first",
+    "truncation": "silent",
+}  # layers apart, and cut texts counted
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
@@ -56,14 +64,15 @@ def extract_corpus(
     sources: Sequence[Source],
     output: str | os.PathLike[str],
     *,
-    format: str = "binary",
+    format: str | None = None,
     layers: LayerSelection = (-1, -2, -3, -4),
     dtype: str = "float32",
     max_length: int | None = None,
     batch_size: int = 32,
+    subwords: str = "mean",
     **run: Any,
 ) -> Summary | None:
-    """Compute hidden states of every token of the texts in some files, and write them in order into one file.
+    """Compute hidden states of every token or word of the texts in some files, and write them into one file, in order.
 
     Parameters
     ----------
@@ -72,10 +81,11 @@ def extract_corpus(
     sources : sequence of Source
     output : str or path
         Name of the file. For the binary format it ends in .npy: an array (tokens, layers, H), with the index
-        `tokens_path` beside it. For Google's it ends in .jsonl or .json. The manifest
+        `tokens_path` beside it. For Google's it ends in .jsonl or .json, for words in .parquet or .csv. The manifest
         ``<output>.manifest.json`` is there too.
-    format : {"binary", "google"}
-        Two files, an array and its index, or the JSON lines of extract_features.py.
+    format : {"binary", "google", "words"}, optional
+        Two files, an array and its index; the JSON lines of extract_features.py; or the table of `WordRows`. Default:
+        words, if the output ends in .parquet or .csv, else binary.
     layers : int or ints
         Numbered as in transformers. With "google" numbered as in `google_layers`.
     dtype : {"float32", "float16"}
@@ -84,7 +94,10 @@ def extract_corpus(
         Most tokens of a text, special ones included; the rest is cut off. Default: the limit of tokenizer and model.
         With "google" it is 128, or the model's limit if that is smaller.
     batch_size : int
-        Texts that are computed together.
+        Texts that are computed together; not used for "words".
+    subwords : str
+        Of "words": how the tokens of a word become one vector, see `join_subwords`. The words are those of CoNLL and of
+        lists in JSON lines or Parquet, else those of the tokenizer, as in `TokenVectors.words`.
     **run
         The fields of `minibert.corpus.runs.RunOptions`; by default a shard has 1,000 texts. With on_error="null" a bad
         line has an entry without tokens.
@@ -99,18 +112,35 @@ def extract_corpus(
         As in `minibert.corpus.embed.embed_corpus`.
     """
     options = RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
-    check_choice("format", format, EXTRACT_SUFFIXES)
-    check_output(output, EXTRACT_SUFFIXES[format])
-    check_choice("dtype", dtype, OUTPUT_DTYPES if format == "binary" else OUTPUT_DTYPES[:1])
+    format = check_format_of(output, format)
+    check_choice("dtype", dtype, OUTPUT_DTYPES if format != "google" else OUTPUT_DTYPES[:1])
+    check_choice("subwords", subwords, SUBWORD_POOLING)
     batch_size = check_int("batch_size", batch_size, 1)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
-    kind = _States if format == "binary" else _GoogleLines
-    task = kind(os.path.realpath(output), model, tokenizer, chosen, dtype, max_length, batch_size)
+    path, own = os.path.realpath(output), dict[str, Any]()
+    if format == "words":
+        sources = [dataclasses.replace(source, words=True) for source in sources]
+        embed: Any = partial(embed_tokens, model, tokenizer, layers=chosen, max_length=max_length, **_APART)
+        numbered = all(source.numbered for source in sources)
+        task: Any = WordRows(path, model, embed, dtype, subwords, numbered, options.report)
+        own = {"subwords": subwords}
+    else:
+        kind = _States if format == "binary" else _GoogleLines
+        task = kind(path, model, tokenizer, chosen, dtype, max_length, batch_size)
     task.settings = {**number_settings(model), "format": format, "layers": list(map(int, chosen)), "dtype": dtype}
-    task.settings |= {"max_length": max_length, "batch_size": batch_size}
+    task.settings |= {"max_length": max_length, "batch_size": batch_size, **own}
     of_tokenizer = {"tokenizer": sha256(tokenizer.fingerprint_parts())}
     task.fingerprint_parts = {**model.fingerprint_parts(), **of_tokenizer}
     return Run(sources, task, options).compute()
+
+
+def check_format_of(output: str | os.PathLike[str], format: str | None) -> str:
+    """Return the format of an output, by default that of its suffix; raise if they do not fit together."""
+    if format is None:
+        format = "words" if os.path.splitext(output)[1].lower() in EXTRACT_SUFFIXES["words"] else "binary"
+    check_choice("format", format, EXTRACT_SUFFIXES)
+    check_output(output, EXTRACT_SUFFIXES[format])
+    return format
 
 
 @dataclasses.dataclass
@@ -177,8 +207,8 @@ class _States(_TokenTask):
         self.files = array, ShardFile(".tokens.jsonl", tokens_path(self.path), lambda counts: first_line)
 
     def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
-        how: dict[str, Any] = {"layer_pooling": "tokens_first", "truncation": "silent", "max_length": self.max_length}
-        embedded = embed_tokens(self.model, self.tokenizer, texts, layers=self.layers, **how)
+        how = {"layers": self.layers, "max_length": self.max_length, **_APART}
+        embedded = embed_tokens(self.model, self.tokenizer, texts, **how)
         return ((tokens, tokens.vectors) for tokens in embedded)
 
     def write_line(self, files: Files, line: InputLine, first: int, tokens: Any, vectors: FloatArray | None) -> None:

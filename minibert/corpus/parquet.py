@@ -26,7 +26,8 @@ def writer(file: BinaryIO, schema: Any) -> Any:
     """Return a writer of tables into an open file."""
     # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
     # take three quarters of the time, and space.
-    return pyarrow().parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
+    names = [field.name for field in schema if not pyarrow().types.is_nested(field.type)]
+    return pyarrow().parquet.ParquetWriter(file, schema, use_dictionary=names, write_statistics=names)
 
 
 def columns_of_lists(path: str) -> list[str]:

@@ -206,6 +206,7 @@ class Run:
         self._states = [*map(_state, self._files)]
 
         def stops(chunk: Lines) -> Lines:
+            self.task.survey(chunk)
             if options.on_error == "stop":
                 self.task.refuse_long(chunk)
             return [line for line in chunk if options.action(line) == "stop"]

@@ -33,7 +33,7 @@ from minibert.corpus import manifests
 from minibert.corpus.sources import InputLine, Source
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
-_SUFFIX = r"\.(json|npy|parquet|((ids|tokens)\.)?jsonl)"
+_SUFFIX = r"\.(json|npy|csv|parquet|((ids|tokens)\.)?jsonl)"
 _OURS = re.compile(rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|({_WHOLE}|shard-\d+){_SUFFIX}|\.minibert-[a-z0-9_]{{8}}")
 _BLOCK = 2**20  # bytes read at a time
 _DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
@@ -131,6 +131,9 @@ class Task:
     settings: dict[str, Any]
     probe: FloatArray
     fingerprint_parts: dict[str, Any]
+
+    def survey(self, lines: Lines) -> None:
+        """See input lines in the first reading, which has all of them, before `settings` are read."""
 
     def refuse_long(self, lines: Lines) -> None:
         """Give input lines that are too long a problem, and take their text away, if such lines cannot be used."""

@@ -1,4 +1,4 @@
-"""Texts in files -> input lines, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped, and Parquet.
+"""Texts in files -> input lines, one at a time: text, JSON lines, CSV, TSV, CoNLL, each also gzipped, and Parquet.
 
 An input line that cannot be used is yielded too, with its problem and its number. A line that is too long to be held in
 memory is such a line; its rest is skipped. `survey` is the first reading of a run: it finds these lines before anything
@@ -19,17 +19,20 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_choice, counted
 from minibert.corpus import parquet
+from minibert.corpus.conll import CONLLU, Columns, read_columns, split_comments
 from minibert.corpus.html_text import TAG, html_text
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.windows import in_chunks
 
-INPUT_FORMATS = ("text", "jsonl", "csv", "tsv", "parquet")
-"""text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""
+INPUT_FORMATS = ("text", "jsonl", "csv", "tsv", "parquet", "conllu", "conll")
+"""text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows.
+conllu, and conll with any columns: a word per line, a blank line after each sentence."""
 
 ON_ERROR = ("stop", "skip", "null")
 """If an input line cannot be used: compute nothing, leave the line out, or keep its row without a vector."""
@@ -37,7 +40,9 @@ ON_ERROR = ("stop", "skip", "null")
 ON_EMPTY = ("keep", "null", "skip", "error")
 """If a text is empty: compute it as it is, keep its row without a vector, leave it out, or compute nothing."""
 
-_SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl", ".tab": "tsv"} | {f".{name}": name for name in INPUT_FORMATS[1:]}
+_SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl", ".tab": "tsv", ".conllup": "conllu"} | {
+    f".{name}": name for name in INPUT_FORMATS[1:]
+}
 
 _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 
@@ -81,22 +86,28 @@ class Source:
     ----------
     path : str
         "-" means the standard input.
-    format : {"text", "jsonl", "csv", "tsv", "parquet"}
+    format : str
+        One of `INPUT_FORMATS`.
     text_column : str or sequence of str
         The column or key of the text; not used for plain text. Of several the texts are joined with `text_separator` in
-        between; those that are null or empty are left out. If all are null, the text is null.
+        between; those that are null or empty are left out. If all are null, the text is null. Of CoNLL it is the column
+        of the words; default: form, or column_1.
     id_column : str, optional
-        The column or key of the id; default: input lines are numbered.
+        The column or key of the id; default: input lines are numbered. Of CoNLL it is the key of a comment; default:
+        sent_id, if a sentence has it.
     name : str, optional
         Name of the file in messages and in the manifest; default: its path.
     text_separator : str
     html : bool
         The texts are HTML: the text is what `html_text` makes of it.
+    words : bool
+        A text may be a list of words; then lists of other columns that are as long are those of the words.
 
     Raises
     ------
     ValueError
-        The format is not one of these, or it does not have ids. A column of the text is named twice.
+        The format is not one of these, or it does not have ids. A column of the text is named twice. Words are given as
+        HTML or in several columns.
     OSError
         The path holds a NUL character.
     """
@@ -108,6 +119,7 @@ class Source:
     name: str = ""
     text_separator: str = "\n"
     html: bool = False
+    words: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.fspath(self.path))
@@ -119,7 +131,14 @@ class Source:
             raise ValueError(f"id_column={self.id_column!r}, but plain text does not have columns; expected None.")
         if len(set(columns := self.text_columns)) < max(1, len(columns)):
             raise ValueError(f"text_column={self.text_column!r}; expected a name, or several different ones.")
+        if self.format in ("conllu", "conll") and (self.html or len(columns) > 1):
+            raise ValueError(f"{self.name} has words; expected one text_column=, and not html=True.")
         object.__setattr__(self, "text_column", columns[0] if len(columns) == 1 else columns)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether all ids are numbers of the input lines."""
+        return self.id_column is None and self.format not in ("conllu", "conll")
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -151,6 +170,10 @@ class InputLine:
         Its number in the whole input, from 0; `numbered_lines` sets it.
     empty : bool
         Whether the text is null, or does not have a visible character: tokens of it are only the special ones.
+    words : list of str, optional
+        The words of the text, if the file has them.
+    columns : dict
+        The other columns of the words.
     """
 
     text: str | None
@@ -160,6 +183,8 @@ class InputLine:
     problem: str | None = None
     number: int = 0
     empty: bool = False
+    words: list[str] | None = None
+    columns: Columns = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
         """Return the file, the line number and the problem, for a message."""
@@ -218,7 +243,8 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
                     what = "lines that end in carriage returns, not in newlines"
                     raise ValueError(f"{source.name} holds {what}, which are not read; convert it first.")
                 stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
-                yield from (_read_table if source.format in ("csv", "tsv") else _read_lines)(source, stream)
+                readers = {"csv": _read_table, "tsv": _read_table, "conllu": _read_sentences, "conll": _read_sentences}
+                yield from readers.get(source.format, _read_lines)(source, stream)
             finally:
                 file.detach()  # else the standard input is closed with it
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:  # the last one of Parquet
@@ -226,11 +252,15 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
 
 
 def _input_line(source: Source, number: int, fields: Iterator[Any]) -> InputLine:
-    """Return the input line of an iterator that yields the id, then the text; its ValueError says why it cannot."""
+    """Return the input line of an iterator that yields the id, the text, and perhaps the words and their columns.
+
+    Its ValueError says why it cannot.
+    """
     line = InputLine(None, None, source.name, number)
     try:
         line.id = next(fields)
         line.text = next(fields)
+        line.words, line.columns = next(fields, (None, {}))
         if line.text is None:
             line.problem = f"holds null as {source.text_column!r}; expected a text"
         line.empty = line.text is None or not any(map(str.isprintable, line.text.replace(" ", "")))
@@ -256,18 +286,69 @@ def _checked(field: str) -> str:
     return field
 
 
-def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
+def _lines(stream: Any) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the number and the bytes of each line; None for one that is too long."""
     for number, line in enumerate(iter(lambda: stream.readline(_LINE_LIMIT + len(b"\r\n")), b""), 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
+        too_long = len(data) > _LINE_LIMIT
+        while too_long and line and not line.endswith(b"\n"):
+            line = stream.readline(_BLOCK)
+        yield number, None if too_long else data
+
+
+def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
+    for number, data in _lines(stream):
+        if data is None:
+            yield InputLine(None, None, source.name, number, f"has more than {_LINE_LIMIT:,} bytes")
+            continue
         if number == 1 and source.format == "jsonl" and _decoded(data[:_BLOCK], 1).lstrip().startswith("["):
             how = "Write one object per line, for example with: jq -c '.[]'"
             raise ValueError(f"{source.name} is one JSON array, and not JSON lines. {how}")
-        if len(data) > _LINE_LIMIT:
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(_BLOCK)
-            yield InputLine(None, None, source.name, number, f"has more than {_LINE_LIMIT:,} bytes")
-        else:
-            yield _input_line(source, number, _line_fields(source, _decoded(data, number)))
+        yield _input_line(source, number, _line_fields(source, _decoded(data, number)))
+
+
+def _read_sentences(source: Source, stream: Any) -> Iterator[InputLine]:
+    of_conllu, lines, size, first = source.format == "conllu", list[str](), 0, 1
+    names: Sequence[str] = CONLLU if of_conllu else ()
+    for number, data in chain(_lines(stream), [(0, b"")]):
+        first = first if size else number
+        size += _LINE_LIMIT + 1 if data is None else len(data.strip())
+        if data is None or data.strip():
+            lines += [] if data is None or size > _LINE_LIMIT else [_decoded(data, number)]
+            continue
+        comments, rows = split_comments(lines, of_conllu)
+        names = comments.get("global.columns", "").lower().split() or names  # of CoNLL-U Plus, for the whole file
+        if size > _LINE_LIMIT:
+            yield InputLine(
+                None, None, source.name, first, f"has more than {_LINE_LIMIT:,} bytes up to the next empty line"
+            )
+        elif rows:
+            line = _input_line(source, first, _sentence_fields(source, lines, names))
+            if (
+                rows[1:]
+                and not of_conllu
+                and source.text_column == "text"
+                and line.words == [str(i + 1) for i in range(len(rows))]
+            ):
+                how = "The words are in another column: text_column='column_2'; or the file is input_format='conllu'."
+                raise ValueError(f"{source.name}, line {first}: column_1 holds 1, 2 and so on. {how}")
+            yield line
+        lines, size = [], 0
+
+
+def _sentence_fields(source: Source, lines: Sequence[str], names: Sequence[str]) -> Iterator[Any]:
+    """Yield the id, the text, and the words with their other columns, of a sentence in CoNLL."""
+    comments, rows = split_comments([*map(_checked, lines)], source.format == "conllu")
+    if source.id_column not in (None, *comments):
+        raise ValueError(f"does not have a comment # {source.id_column} = ...")
+    yield comments.get(source.id_column or "sent_id")
+    name = source.text_columns[0]
+    if name == "text":
+        name = "form" if source.format == "conllu" else "column_1"
+    columns: Any = read_columns(rows, names, name)
+    words, _ = columns.pop(name), columns.pop("id", None)
+    yield comments.get("text") or " ".join(words)
+    yield words, columns
 
 
 def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
@@ -290,8 +371,8 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
     yield from _object_fields(source, value)
 
 
-def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator[str | int | None]:
-    """Yield the id and the text (it can be null) of the keys and values of an object."""
+def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator[Any]:
+    """Yield the id and the text (it can be null) of the keys and values of an object; of words also the columns."""
     names = [name for name, _ in pairs]
     for name in (source.id_column, *source.text_columns):
         if names.count(str(name)) > 1:
@@ -306,11 +387,32 @@ def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator
     for name in source.text_columns:
         if name not in value:
             raise ValueError(f"does not have {name!r}; it has {brief(names)}")
+        if source.words and isinstance(value[name], list):
+            words, columns = _word_columns(value, name, source.id_column)
+            yield " ".join(words)
+            yield words, columns
+            return
         if not isinstance(value[name], str | bytes | None):
             kind = "an object" if isinstance(value[name], tuple) else type(value[name]).__name__
             raise ValueError(f"holds {kind} as {name!r}; expected a text")
     text = source.joined(as_text(value[name]) for name in source.text_columns)
     yield None if text is None else check_text(text, "the text")
+
+
+def _word_columns(value: dict[str, Any], name: str, id_column: str | None) -> tuple[list[str], Columns]:
+    """Return the words of an object and, as texts, their other columns: lists as long, and values for all of them."""
+    words, columns = [*map(as_text, value[name])], Columns()
+    for word in words:
+        if not isinstance(word, str) or not word:
+            raise ValueError(f"holds {word!r} in {name!r}; expected words")
+        check_text(word, "a word")
+    for key in (key for key in value if key not in (name, id_column)):
+        cells = value[key] if isinstance(value[key], list) else [value[key]] * len(words)
+        if all(isinstance(cell, str | int | float | None) for cell in cells):
+            if len(cells) != len(words):
+                raise ValueError(f"has {len(words)} words, and {len(cells)} of {key!r}")
+            columns[key] = [None if cell is None else str(cell) for cell in cells]
+    return words, columns
 
 
 def as_text(value: Any) -> Any:
@@ -335,7 +437,7 @@ def _check_columns(source: Source, names: Sequence[str]) -> list[str]:
             end = {"csv": " A column ends at a comma.", "tsv": " A column ends at a tab."}.get(source.format, "")
             how = f"Give text_column= and id_column=.{end}"
             raise ValueError(f"{source.name} has no column {name!r}, but {known}. {how}")
-    return wanted
+    return [*names] if source.words else wanted
 
 
 def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
@@ -408,7 +510,7 @@ def numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Itera
     for source, expected in zip(sources, checksums, strict=True):
         for line in read_input_lines(source):
             line.number, number = number, number + 1
-            if source.id_column is None:
+            if source.id_column is None and line.id is None:
                 line.id = line.number
             yield line
         if checksum(source) != expected:
@@ -489,7 +591,8 @@ def in_memory(
     """
 
     def weight(line: InputLine) -> int:
-        characters = sum(len(value) for value in (line.text, line.id, line.problem) if isinstance(value, str))
+        values = chain((line.text, line.id, line.problem), *line.columns.values())
+        characters = sum(len(value) for value in values if isinstance(value, str))
         return characters + numbers(line) * _CHARACTERS_AT_ONCE // SHARD_NUMBERS
 
     return in_chunks(lines, most, weight, _CHARACTERS_AT_ONCE)

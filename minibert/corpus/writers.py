@@ -110,7 +110,7 @@ class VectorWriter:
         if suffix == ".jsonl":
             return (ShardFile(suffix, self.path),)
         if suffix == ".parquet":
-            return (_ParquetFile(suffix, self.path),)
+            return (ParquetFile(suffix, self.path),)
         index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
         counted = "n_tokens" if self.of_tokens else "n_texts"
         size = self.width, self.dtype
@@ -203,8 +203,11 @@ class LineWriter:
             files[0].write(json_line({"id": line.id, **dict(zip(self.names, values, strict=True))}))
 
 
-class _ParquetFile(ShardFile):
+class ParquetFile(ShardFile):
+    """A Parquet file of each shard."""
+
     def join(self, file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
+        """See `ShardFile`."""
         library = parquet.pyarrow().parquet
         with parquet.writer(file, library.read_schema(shards[0])) as joined:
             for path in shards:  # one at a time, because of the memory

@@ -23,8 +23,8 @@ def embed(short_model: SentenceTransformer, tmp_path: Path) -> Any:
         output: str = "out.npy", source: Source = usual, *, model: Any = short_model, job: str = "", **how: Any
     ) -> Any:
         how = {"shard_size": 10, "report": lambda problem: None, **how}
-        if job in ("binary", "google"):
-            how |= {"format": job, "layers": [-1]}
+        if job in ("binary", "google", "words", "csv"):
+            how |= {"format": "words" if job == "csv" else job, "layers": [-1]}
             return extract_corpus(model.model, model.tokenizer, [source], f"{tmp_path}/{output}", **how)
         return embed_corpus(model, [source], f"{tmp_path}/{output}", **{"truncation": "silent", **how})
 

@@ -41,6 +41,8 @@ JOBS = {
     "folder": (["embed"], "out/"),
     "binary": (["extract", "--layers=-1,-2"], "out.npy"),
     "google": (["extract", "--layers=-1", "--format", "google"], "out.jsonl"),
+    "words": (["extract", "--layers=-1"], "words.parquet"),
+    "csv": (["extract", "--layers=-1"], "words.csv"),
 }
 
 
