@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_156,
-    "vectors": 4_741,
+    "core": 13_221,
+    "vectors": 4_865,
     "lenses": 4_967,
-    "apps": 7_291,
-    "tests": 31_598,
+    "apps": 7_293,
+    "tests": 31_840,
     "benchmarks": 4_127,
-    "words": 48_088,
+    "words": 48_191,
 }
 SLACK = {"words": 300}
 

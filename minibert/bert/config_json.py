@@ -25,8 +25,13 @@ SIZES = (
 MOST_LABELS = 1 << 20
 """More labels than any classifier has. A mistyped number must not use up the memory."""
 
-# Architectures that people confuse with BERT, each with a model for the same use.
-_CLOSEST_BERT = {"deberta": "FacebookAI/roberta-base", "deberta-v2": "FacebookAI/roberta-base"}
+# Architectures that people confuse with BERT, and what to use instead.
+_CLOSEST = " A model of similar use that loads: FacebookAI/roberta-base."
+_INSTEAD = {
+    "deberta": _CLOSEST,
+    "deberta-v2": _CLOSEST,
+    "model2vec": " It is a static model, without a forward; SentenceTransformer loads it.",
+}
 
 
 def stated_family(fields: Mapping[str, Any]) -> Family | None:
@@ -46,8 +51,7 @@ def stated_family(fields: Mapping[str, Any]) -> Family | None:
     if model_type == "xlm-roberta" and fields.get("position_embedding_type") == "rotary":
         return FAMILIES["jina_embeddings_v3"]
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
-        hint = f" A model of similar use that loads: {closest}." if closest else ""
+        hint = _INSTEAD.get(model_type, "") if isinstance(model_type, str) else ""
         raise ModelFormatError(
             f"model_type={brief(model_type)} has another forward; expected {', '.join(FAMILIES)}.{hint}"
         )

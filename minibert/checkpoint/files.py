@@ -250,6 +250,8 @@ def _remedy(names: Sequence[str]) -> str:
         return " It has shards without their index, such as model.safetensors.index.json. Copy the index too."
     if len(indexes := [name for name in names if name.endswith(f".ckpt{_INDEX}") or ".ckpt-" in name]) > 1:
         return f" It has several checkpoints of TensorFlow: give the path of one of {_enumerated(indexes)}."
+    if "modules.json" in names and "config.json" not in names:
+        return " If modules.json lists a StaticEmbedding, SentenceTransformer loads the model."
     for name in () if {*WEIGHT_FILES} & {*names} else names:
         if re.fullmatch(r"model\.\w+\.safetensors", name):
             return f" {name} is a variant of the weights: copy it to {WEIGHTS}."

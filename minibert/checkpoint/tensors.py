@@ -28,7 +28,11 @@ READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 DTYPES = tuple(READERS)
-"""The dtypes that minibert reads, by safetensors' names."""
+"""The dtypes of weights that minibert reads, by safetensors' names."""
+
+INTEGERS: dict[str, np.dtype] = {"I8": np.dtype("i1"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+"""The dtypes of integers that only a static model may have."""
+READERS |= {name: (stored, lambda integers: integers.astype(np.float32)) for name, stored in INTEGERS.items()}
 
 # A product of query and key grows with the fourth power of the weights. With larger weights it may overflow
 # float32, and the model would give NaN. Up to this limit no hidden state is NaN, for any text and any width.

@@ -204,7 +204,7 @@ def _probe(plan: TextPlan, query: str | None = None) -> Any:
 
     If texts are split, it is long: then windows that cannot hold any of a text's tokens are refused at once.
     """
-    text = f"{_PROBE} " * (plan.windows.max_length if plan.windows.truncation == "split" else 1)
+    text = f"{_PROBE} " * (min(plan.windows.max_length, 2**16) if plan.windows.truncation == "split" else 1)
     return plan.run_at_once([text if query is None else (query, _PROBE)])
 
 

@@ -30,6 +30,9 @@ HEAD_MODULES = {
 }
 """The kinds in modules.json of models whose BERT has a head -> the class that loads them."""
 
+STATIC = "StaticEmbedding"
+"""The kind of the first module of a static model, which has neither a Transformer nor a Pooling; see static.py."""
+
 TOKEN_MODULES = ("MultiVectorMask", "HierarchicalTokenPooling")
 """The kinds in modules.json that only a `MultiVectorEncoder` has."""
 
@@ -136,16 +139,17 @@ def check_modules(
 ) -> list[ModuleEntry]:
     """Return the modules if the class `loader` can load them; else a ModelFormatError names the class that can."""
     kinds = [module.kind for module in modules]
-    plain = kinds[:2] == ["Transformer", "Pooling"] and {*kinds[2:]} <= {*_READERS}
+    first = 1 if kinds[:1] == [STATIC] else 2 if kinds[:2] == ["Transformer", "Pooling"] else 0
+    plain = first > 0 and {*kinds[first:]} <= {*_READERS}
     loaded_by = "SentenceTransformer" if plain else loader_of(modules)
     # A `MultiVectorEncoder` reads the Dense of a SentenceTransformer for tokens, as sentence-transformers does.
-    of_tokens = loader == "MultiVectorEncoder" and plain and "Dense" in kinds and "LayerNorm" not in kinds
-    if loaded_by == loader or of_tokens:
+    dense = first == 2 and "Dense" in kinds and "LayerNorm" not in kinds
+    if loaded_by == loader or (loader == "MultiVectorEncoder" and plain and dense):
         return modules
     known = [" and then ".join(known) for known, name in HEAD_MODULES.items() if name == loader]
     if loader == "MultiVectorEncoder":
         known = [f"Transformer and then any of Dense, Normalize, {', '.join(TOKEN_MODULES)}, with a Dense or a mask"]
-    expected = " or ".join(known or [f"Transformer, Pooling and then any of {', '.join(_READERS)}"])
+    expected = " or ".join(known or [f"Transformer and Pooling, or {STATIC}, and then any of {', '.join(_READERS)}"])
     raise ModelFormatError(
         f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; {loader} implements {expected}."
         f" {loaded_by or 'sentence-transformers'} loads it."
@@ -200,7 +204,7 @@ def read_pipeline(files: ModelFiles, entries: list[ModuleEntry], hidden_size: in
     Parameters
     ----------
     entries : list of ModuleEntry
-        An empty list means mean pooling.
+        An empty list means mean pooling, as that of a static model.
     ops : Ops
         Computes the products. With minibert's kernels a vector does not depend on the others in its batch.
 
@@ -211,8 +215,10 @@ def read_pipeline(files: ModelFiles, entries: list[ModuleEntry], hidden_size: in
     """
     if not entries:
         return Pipeline(hidden_size)
-    pipeline = Pipeline(hidden_size, *_read_pooling(files, entries[1], hidden_size))
-    for entry in entries[2:]:
+    pipeline, rest = Pipeline(hidden_size), entries[1:]
+    if entries[0].kind != STATIC:
+        pipeline, rest = Pipeline(hidden_size, *_read_pooling(files, rest[0], hidden_size)), rest[1:]
+    for entry in rest:
         if read := _READERS[entry.kind]:
             module = read(files, entry, pipeline.widths[-1], ops, _SENTENCE)
             pipeline = dataclasses.replace(pipeline, modules=(*pipeline.modules, module))

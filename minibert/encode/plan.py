@@ -24,6 +24,7 @@ from minibert.encode.modules import Pipeline
 from minibert.encode.options import EncodeOptions
 from minibert.encode.pooling import pool, pooling_modes
 from minibert.encode.run import EncodedTexts, ObjectPlan, TextPlan, packed
+from minibert.encode.static import StaticModel
 from minibert.models.bert import BertModel
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import TokenWindows
@@ -37,7 +38,7 @@ class Plan(TextPlan):
 
     Parameters
     ----------
-    model : BertModel
+    model : BertModel, or a StaticModel in its place
     windows : TokenWindows
     layers : tuple of int
         Numbers of the hidden states that are used, 0 to L; the forward stops after the highest one.
@@ -247,13 +248,14 @@ class DictsPlan(ObjectPlan):
 
 
 def make_plan(
-    model: BertModel, pipeline: Pipeline, windows: TokenWindows, options: EncodeOptions, truncate_dim: int | None
+    model: Any, pipeline: Pipeline, windows: TokenWindows, options: EncodeOptions, truncate_dim: int | None
 ) -> Plan:
     """Check a caller's options against the model, and return the plan of the call.
 
     Parameters
     ----------
-    model, pipeline, windows
+    model : BertModel or StaticModel
+    pipeline, windows
         Those of the plan.
     options : EncodeOptions
         Without `layers`, the last hidden state is pooled. The pooling "first_last" is the mean, over the tokens, of
@@ -267,6 +269,9 @@ def make_plan(
         A name is unknown, the model does not have a layer or a pooler, or two options exclude each other.
     """
     layer_pooling = options.layer_pooling
+    if isinstance(model, StaticModel) and not (options.layers is None and options.pooling in (None, "mean", "none")):
+        given = f"pooling={options.pooling!r}" if options.layers is None else f"layers={options.layers!r}"
+        raise ValueError(f"{given}: a static model has no layers and no [CLS], only a mean of tokens. Leave it out.")
     pooling = pooling_modes(pipeline.pooling if options.pooling is None else options.pooling)
     depth = model.config.num_hidden_layers
     layers = (depth,) if options.layers is None else resolve_layers(options.layers, depth)

@@ -18,13 +18,16 @@ from minibert._utils.torch_interop import Scores, Tensor, check_torch, to_tensor
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.safetensors import write_safetensors
+from minibert.encode.modules import STATIC
 from minibert.encode.options import EncodeOptions, SplitOptions, WindowOptions
 from minibert.encode.run import CHUNK_SIZE, EncodedTexts, TextPlan
+from minibert.encode.static import StaticModel, load_static
 from minibert.errors import ModelFormatError
-from minibert.models.backend import choose_sharing
+from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.bert import BertModel
 from minibert.models.fingerprint import Fingerprinted, sha256, sha256_of_arrays, sha256_of_results
 from minibert.models.heads import BertForMaskedLM, BertForSequenceClassification
+from minibert.models.options import LoadOptions
 from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
 from minibert.sentence.imitations import ModelCardData, Transformer
@@ -117,16 +120,27 @@ class SentenceModel(Fingerprinted, TorchLike):
         self._warned: set[str] = set()
         if choose_sharing(options.shared_weights, options.backend, options.compute_type) is None:
             model_files.files.begin()
-        self.tokenizer = BertTokenizer.from_files(model_files.bert)
-        config = BertConfig.from_files(model_files.bert)
-        self._use_settings(model_files, loading.stored_settings(model_files, load), asked, config)
-        only_states = {"output_hidden_states": False} if self._model is BertModel else {}
-        self.model = self._model.from_files(model_files.bert, options, config=config, **only_states)
+        if model_files.modules and model_files.modules[0].kind == STATIC:
+            self._load_static(model_files, options, asked)
+        else:
+            self.tokenizer = BertTokenizer.from_files(model_files.bert)
+            config = BertConfig.from_files(model_files.bert)
+            self._use_settings(model_files, loading.stored_settings(model_files, load), asked, config)
+            only_states = {"output_hidden_states": False} if self._model is BertModel else {}
+            self.model = self._model.from_files(model_files.bert, options, config=config, **only_states)
         with loading.prefixed(f"{model_files.source}: config_sentence_transformers.json has", ModelFormatError):
             for setting, value in settings.items():
                 if value is None:
                     setattr(self, setting, model_files.stored.get(setting))
         return model_files
+
+    def _load_static(self, model_files: loading.SentenceFiles, options: LoadOptions, asked: loading.Tables) -> None:
+        """Load a static model; only a Dense or a LayerNorm after the mean needs ops."""
+        if given := [name for settings in asked.values() for name in settings]:
+            raise ValueError(f"{given[0]}= is a setting of BERT, and {model_files.source} is static. Leave it out.")
+        needs_ops = {"Dense", "LayerNorm"} & {entry.kind for entry in model_files.modules}
+        ops = [choose_ops(options.backend, options.num_threads, "float32", options.idle_release)] if needs_ops else []
+        self.model, self.tokenizer = load_static(model_files.bert, *ops)
 
     def _check_plain(self, model_files: loading.SentenceFiles) -> None:
         """Refuse a model without modules.json that the class cannot use, or warn of it."""
@@ -356,6 +370,8 @@ class SentenceModel(Fingerprinted, TorchLike):
             A keyword would change the files; a setting does not have a name in files; a file cannot be written.
         """
         check_keywords(f"{self._call}.save_pretrained", harmless, {**SAVING_KEYWORDS, **loading.OF_SAVING})
+        if isinstance(self.model, StaticModel):
+            raise ValueError(f"{self.model.source} is static, and minibert does not write such files. Copy the folder.")
         modules, settings = self._saved_modules(), self._saved_settings()
         folder = Path(make_folder(path, "path"))
         (folder / "modules.json").unlink(missing_ok=True)

@@ -11,7 +11,8 @@ from minibert._utils.validation import check_stored_int
 from minibert.bert.config import BertConfig
 from minibert.bert.families import architectures
 from minibert.bert.reference import OPS
-from minibert.encode.modules import ModuleEntry, list_modules, loader_of, read_pipeline
+from minibert.encode.modules import STATIC, ModuleEntry, list_modules, loader_of, read_pipeline
+from minibert.encode.static import load_static
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_compute_type
 from minibert.models.bert import BertModel
@@ -19,6 +20,7 @@ from minibert.models.options import LoadOptions
 from minibert.models.stored import find_heads
 from minibert.sentence.loading import SentenceFiles, builtin_prompts, check_prompts, full_name, read_files
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.static import StaticTokenizer
 
 _OF_HEADS = ("id2label", "problem_type", "tie_word_embeddings")  # of config.json; heads are listed by class
 _SIMILARITIES = {"SparseEncoder": "dot", "MultiVectorEncoder": "maxsim"}  # by default
@@ -60,25 +62,34 @@ def describe(model_name_or_path: str | os.PathLike[str], options: LoadOptions | 
                 unsupported.append(str(error))
 
     listed: list[ModuleEntry] = []
-    read, can_be_read, config, loader = SentenceFiles(files, files, [], {}, {}, "", {}), False, None, None
+    read, can_be_read, loader = SentenceFiles(files, files, [], {}, {}, "", {}), False, None
+    config: Any = None
     with until_refused():
         found = list_modules(files)
         listed, loader = found or [], loader_of(found)
         read, can_be_read = read_files(files, loader or "SentenceTransformer"), True
-    facts["model_type"] = read.config.get("model_type")
+    static = bool(read.modules) and read.modules[0].kind == STATIC
+    facts["model_type"] = read.config.get("model_type", "static" if static else None)
+    tokenizer: BertTokenizer | None = None
     with until_refused():
-        config = BertConfig.from_files(read.bert)
-        facts |= {key: value for key, value in config.to_dict().items() if key not in _OF_HEADS}
-        facts["compute type"] = choose_compute_type(options.compute_type)
-        plain = LoadOptions(backend="numpy", compute_type="float32", shared_weights=False)
-        model = BertModel.from_files(read.bert, plain, config=config)
-        facts["parameters"] = model.num_parameters()
-        facts["pooler"] = model.weights.pooler is not None
-        facts["heads"] = list(map(config.family.own_class, find_heads(read.bert)))
-        if model.weights.ignored:
-            facts["other tensors, not used"] = len(model.weights.ignored)
+        if static:
+            table, tokenizer = load_static(read.bert)
+            config = table.config
+            facts |= {"vectors of tokens": config.vocab_size, "hidden_size": config.hidden_size}
+            facts["unknown words count"] = type(tokenizer) is StaticTokenizer
+        else:
+            config = BertConfig.from_files(read.bert)
+            facts |= {key: value for key, value in config.to_dict().items() if key not in _OF_HEADS}
+            facts["compute type"] = choose_compute_type(options.compute_type)
+            plain = LoadOptions(backend="numpy", compute_type="float32", shared_weights=False)
+            model = BertModel.from_files(read.bert, plain, config=config)
+            facts["parameters"] = model.num_parameters()
+            facts["pooler"] = model.weights.pooler is not None
+            facts["heads"] = list(map(config.family.own_class, find_heads(read.bert)))
+            if model.weights.ignored:
+                facts["other tensors, not used"] = len(model.weights.ignored)
     with until_refused():
-        tokenizer = BertTokenizer.from_files(read.bert)
+        tokenizer = tokenizer or BertTokenizer.from_files(read.bert)
         facts["tokens in the vocabulary"] = len(tokenizer.vocab)
         facts["lower-cased"] = bool(tokenizer.do_lower_case)
         if config is not None:
@@ -86,7 +97,7 @@ def describe(model_name_or_path: str | os.PathLike[str], options: LoadOptions | 
             limit = next(limit for limit in limits if limit is not None)
             checked = check_stored_int(f"{read.where}: max_seq_length", limit, tokenizer.num_special_tokens_to_add())
             facts["max_seq_length"] = min(checked, config.longest)
-    facts["modules"] = [module.kind for module in listed]
+    facts["modules"] = [module.kind for module in read.modules or listed]
     if can_be_read and not listed and "HF_ColBERT" in architectures(read.config):
         loader = "MultiVectorEncoder"
     if loader is not None:

@@ -29,7 +29,7 @@ from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
-from minibert.encode.modules import ModuleEntry, check_modules, list_modules, loader_of
+from minibert.encode.modules import STATIC, ModuleEntry, check_modules, list_modules, loader_of
 from minibert.errors import ModelFormatError
 from minibert.models.options import Backend, ComputeType, LoadOptions
 from minibert.tokenizer.bert_tokenizer import SETTINGS as TOKENIZER_SETTINGS
@@ -205,12 +205,19 @@ class SentenceFiles(NamedTuple):
 
 
 def read_files(files: ModelFiles, call: str) -> SentenceFiles:
-    """Read modules.json and the files of settings; ModelFormatError if the class `call` does not load such a model."""
+    """Read modules.json and the files of settings; ModelFormatError if the class `call` does not load such a model.
+
+    Of model2vec's files, config.json counts: it says whether vectors are scaled to length 1.
+    """
     modules = list_modules(files)
+    if modules is None and files.settings("config.json").get("model_type") == "model2vec":
+        modules = [ModuleEntry(STATIC, "")]
     if modules is None:  # as in sentence-transformers, the settings are those of a plain BERT then
         return SentenceFiles(files, files, [], files.settings("config.json"), {}, "", {})
     stored = files.settings("config_sentence_transformers.json")
     bert = files.subfolder(check_modules(files, modules, call)[0].path)
+    if modules[0].kind == STATIC and isinstance(scales := bert.settings("config.json").get("normalize"), bool):
+        modules = [entry for entry in modules if entry.kind != "Normalize"] + [ModuleEntry("Normalize", "")] * scales
     if (kind := stored.get("model_type", call)) != call and kind not in _READ_AS.get(call, ()):
         stated = f"config_sentence_transformers.json has model_type={brief(kind)}"
         raise ModelFormatError(f"{files.source}: {stated}; {call} loads {call!r}.")

@@ -50,7 +50,7 @@ class SentenceTransformer(VectorModel):
     model_name_or_path : str or path
         A folder, or a hub id. Short ids such as "all-MiniLM-L6-v2" mean models of sentence-transformers. modules.json
         lists the modules after the BERT model (see encode/modules.py); without this file there is mean pooling and a
-        warning.
+        warning. Static models load, too: those with a StaticEmbedding, and model2vec's (see encode/static.py).
     prompts : dict of str to str, or "builtin", optional
         Texts to put before inputs, by name; they replace those that the model stores. "builtin" means the prompts on
         the cards of E5, BGE, Arctic Embed and mxbai models (see loading.py), where the model stores none.
@@ -73,7 +73,7 @@ class SentenceTransformer(VectorModel):
 
     Attributes
     ----------
-    model : BertModel
+    model : BertModel; of a static model its StaticModel
     tokenizer : BertTokenizer
     pipeline : Pipeline
         The modules that turn hidden states into vectors.
@@ -98,7 +98,7 @@ class SentenceTransformer(VectorModel):
     _model = BertModel
     _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools state 2, the output of the second layer."
 
-    model: BertModel
+    model: Any
 
     def __init__(
         self,

@@ -116,6 +116,8 @@ def _encoding_of_ids(where: str, ids: Sequence[int], plan: Plan, add_special_tok
         raise wrong_ids(" is empty; expected token ids.")
     if (bad := next((i for i, number in enumerate(row) if not 0 <= number < size), None)) is not None:
         raise wrong_ids(f"[{bad}] is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}")
+    if first is None or last is None:
+        raise wrong_ids(" is an array of token ids; this model has no [CLS] and [SEP] to know them by. Send texts.")
     if row[0] != first or row[-1] != last or len(row) == 1:
         if not add_special_tokens:
             raise wrong_ids(

@@ -67,14 +67,14 @@ class LoadedTokenizer:
     tokenizer: Tokenizer
     vocab: dict[str, int]
     special_tokens: dict[str, str]
-    extra_special_tokens: Sequence[str]
-    model_max_length: int | None
-    padding_side: str
-    truncation_side: str
-    clean_up_tokenization_spaces: bool
-    kind: TokenizerClass
-    settings: dict[str, Any]
-    model_input_names: Sequence[str]
+    extra_special_tokens: Sequence[str] = ()
+    model_max_length: int | None = None
+    padding_side: str = "right"
+    truncation_side: str = "right"
+    clean_up_tokenization_spaces: bool = False
+    kind: TokenizerClass = GENERIC
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    model_input_names: Sequence[str] = INPUT_NAMES
     source: str
 
 
@@ -121,7 +121,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None, 
         named = {name: token.content for name, token in special_tokens.items()}
         if kind is not GENERIC:
             make_layout(kind, tokenizer, named, stated)
-        vocab = _checked_vocab(tokenizer, vocab, path, config)
+        vocab = checked_vocab(tokenizer, vocab, path, config)
         _check_special_tokens(tokenizer, path, config)
     if path.name == "tokenizer.json" and "do_lower_case" not in settings and _normalized(tokenizer) != of_file:
         warn_caller(
@@ -242,7 +242,7 @@ def add_special_token(tokenizer: Tokenizer, token: str) -> None:
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
 
 
-def _checked_vocab(tokenizer: Tokenizer, vocab: dict[str, int], path: Path, config: dict[str, Any]) -> dict[str, int]:
+def checked_vocab(tokenizer: Tokenizer, vocab: dict[str, int], path: Path, config: dict[str, Any]) -> dict[str, int]:
     """Return the vocabulary, with added tokens, in the order of its ids.
 
     Each id must be used once, and must be a row of the model's word embeddings.

@@ -92,7 +92,7 @@ class TokenWindows:
         self.num_prompt_tokens = 0
         if self.prompt:
             encoding = self.tokenizer.encodings([self.prompt], max_length=self.max_length, exact=False)[0]
-            self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
+            self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1:].sum())
 
     def too_long(self) -> TooLong:
         """Return what counts the texts of one call that are too long."""
