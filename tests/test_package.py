@@ -225,12 +225,12 @@ def test_imports_run_one_way() -> None:
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
     "core": 13_221,
-    "vectors": 4_865,
-    "lenses": 4_967,
-    "apps": 7_293,
-    "tests": 31_840,
+    "vectors": 4_881,
+    "lenses": 4_976,
+    "apps": 7_300,
+    "tests": 31_874,
     "benchmarks": 4_127,
-    "words": 48_191,
+    "words": 48_309,
 }
 SLACK = {"words": 300}
 

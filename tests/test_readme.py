@@ -80,7 +80,7 @@ def steps(example: Example) -> list[list[Any]]:
     found: list[list[Any]] = []
     for command in commands(example):
         if made := re.fullmatch(r"printf '([^']*)' > (\S+)", command):  # so that no shell is needed
-            found.append(["file", made[2], made[1].replace("\\n", "\n")])
+            found.append(["file", made[2], made[1].replace("\\n", "\n").replace("\\t", "\t")])
         elif command.startswith("minibert "):
             found.append(["minibert", shlex.split(command)[1:]])
     return found

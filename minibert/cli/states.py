@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _FORMAT = 1  # of the .npz file of `hidden`
 _PICTURES = (".png", ".svg", ".pdf")
 _PLOT = "--plot FILE: draw a .png, .svg or .pdf"
+_MOST_TEXTS = 20  # whose tokens are printed
 _TITLE = 60  # characters of the text in the title of its page
 
 
@@ -51,7 +52,8 @@ def add_verbs(verbs: Any) -> None:
         {options.LAYER_POOLING} = sum: how several layers are combined
         --subwords {"|".join(SUBWORD_POOLING)} = mean: how the vectors of a word's tokens are combined
         {TRUNCATE}
-        {_PLOT}: the cosines of all occurrences, a matrix for each layer
+        {_PLOT}: the cosines of all occurrences, at most 500, a matrix for each layer; more than 12 are in the order of
+            their clusters
         """
     add_model_options(add_verb(verbs, _words, text))
 
@@ -155,7 +157,10 @@ def _words(arguments: argparse.Namespace) -> None:
     _check_plot(arguments)
     tokenizer = options.load_tokenizer(arguments)
     texts = _embed(arguments, tokenizer)
-    _print_tokens(texts)
+    if len(texts) <= _MOST_TEXTS:
+        _print_tokens(texts)
+    else:
+        print(f"{len(texts)} texts; minibert tokens prints their tokens")
     layers = texts[0].layers
     states = [f"state {layer}" for layer in layers]
     numbers = "state 0 is the output of the embeddings, state i + 1 that of layer i"
@@ -166,16 +171,17 @@ def _words(arguments: argparse.Namespace) -> None:
     if len(occurrences) < 2:
         raise ValueError(f"{arguments.word!r} occurs once in the texts; give texts with at least two occurrences.")
     compared = min(arguments.most, len(occurrences))
-    limited = f", the first {compared} compared" if compared < len(occurrences) else ""
+    limited = f", the first {compared} compared (--most)" if compared < len(occurrences) else ""
     print(f"\n{arguments.word!r} occurs {len(occurrences)} times{limited}:")
+    shown = occurrences.first(compared)
     first_tokens = [0, *accumulate(map(len, texts))]
     names = [f"{ascii_lowercase[i % 26]}{i // 26 or ''}" for i in range(compared)]  # a, b, ..., z, a1, b1, ...
-    for name, place in zip(names, occurrences.places, strict=False):
+    for name, place in zip(names, shown.places, strict=True):
         first, last = (first_tokens[place.text_index] + token for token in (place.tokens.start, place.tokens.stop - 1))
         tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
         print(f"  {name}  {tokens:12} {place.in_context()}")
 
-    rows = list(zip(states, occurrences.similarities(), strict=True))
+    rows = list(zip(states, shown.similarities(), strict=True))
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
     best = rows[-1][0]
     if len(pooled) > 1:
@@ -184,7 +190,8 @@ def _words(arguments: argparse.Namespace) -> None:
             separate = [text.vectors[:, layers.index(layer)] for layer in pooled]
             joined = minibert.combine_layers(separate, arguments.layer_pooling)
             made.append(dataclasses.replace(text, vectors=joined, layers=pooled))
-        cosines = minibert.word_occurrences(arguments.word, made, tokenizer, subwords=arguments.subwords).similarities()
+        combined = minibert.word_occurrences(arguments.word, made, tokenizer, subwords=arguments.subwords)
+        cosines = combined.first(compared).similarities()
         last = arguments.layers is None
         which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
         rows.append((f"{arguments.layer_pooling} of {which}", cosines))

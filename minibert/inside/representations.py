@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert._utils.reproducible_math import largest, softmax
-from minibert._utils.validation import FloatArray, IntArray, brief, check_int
+from minibert._utils.validation import FloatArray, IntArray, brief, check_indices, check_int
 from minibert.bert import heads
 from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, require
 from minibert.models.base import SLICE_BYTES
@@ -34,8 +34,12 @@ class LayerSimilarity(NamedTuple):
     anisotropy_b: FloatArray
 
 
-def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any = None) -> LayerSimilarity:
+def compare_layers(
+    trace_a: Trace | FloatArray, trace_b: Trace | FloatArray | None = None, *, layers: Any = None
+) -> LayerSimilarity:
     """Compare each hidden state of a trace with each one of another trace, or of the same trace, over all tokens.
+
+    Arrays (n, k, H), of n words or tokens in k layers, are compared in the same way.
 
     - Linear CKA: Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited" (arXiv 1905.00414),
       section 3: |Y'X|² / (|X'X| |Y'Y|) with Frobenius norms, X and Y centred. It does not depend on rotations or on the
@@ -46,23 +50,21 @@ def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any 
 
     Parameters
     ----------
-    trace_a, trace_b : Trace
-        Of the same texts with the same mask, with ``hidden_states.*``; of any two models, such as before and after
-        fine-tuning.
+    trace_a, trace_b : Trace, or float ndarray of shape (n, k, H)
+        Of the same texts with the same mask, with ``hidden_states.*``; or of the same words. Of any two models, such as
+        before and after fine-tuning.
     layers : int or ints, optional
-        Hidden states, 0 to L, of both; default: all.
+        Hidden states, 0 to L, of both, or indices of the k layers of an array; default: all.
     """
-    states_a = _states(check_trace("compare_layers", trace_a), layers)
-    states_b = states_a if trace_b is None else _states(check_trace("compare_layers", trace_b), layers)
-    both = (trace_a, trace_a if trace_b is None else trace_b)
-    counts_a, counts_b = (trace.mask.sum(axis=1).tolist() for trace in both)
+    states_a, counts_a = _states(trace_a, layers)
+    states_b, counts_b = (states_a, counts_a) if trace_b is None else _states(trace_b, layers)
     if counts_a != counts_b:
         raise ValueError(
             f"compare_layers was given texts of {brief(counts_a)} and {brief(counts_b)} tokens, so they do not "
             "belong together. Give two models the same texts with the same attention mask."
         )
     if len(states_a[0]) < 2:
-        raise ValueError(f"compare_layers needs at least 2 tokens; the trace has {len(states_a[0])}. Give more text.")
+        raise ValueError(f"compare_layers needs at least 2 tokens, and was given {len(states_a[0])}. Give more text.")
     centred_a, units_a = centred_b, units_b = _centred(states_a), list(map(normalize_embeddings, states_a))
     if states_b is not states_a:
         centred_b, units_b = _centred(states_b), list(map(normalize_embeddings, states_b))
@@ -74,11 +76,20 @@ def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any 
     )
 
 
-def _states(trace: Trace, layers: Any) -> list[FloatArray]:
-    """Return hidden states without padding, (T, H) each, in float64."""
-    chosen = check_layers(trace, layers, hidden_states=True)
-    require("compare_layers", trace, [f"hidden_states.{i}" for i in chosen], "'hidden_states.*'")
-    return [trace[f"hidden_states.{i}"][trace.mask].astype(np.float64) for i in chosen]
+def _states(source: object, layers: Any) -> tuple[list[FloatArray], list[int]]:
+    """Return hidden states without padding, (T, H) each, in float64, and the number of tokens of each text."""
+    if isinstance(source, np.ndarray):
+        if source.ndim != 3 or source.dtype.kind != "f" or not np.isfinite(source).all():
+            what = "a word without tokens has NaN, leave it out" if source.ndim == 3 else f"its shape is {source.shape}"
+            raise ValueError(f"compare_layers takes arrays (words, layers, H) of finite floats; {what}.")
+        count, wanted = source.shape[1], range(source.shape[1]) if layers is None else layers
+        chosen = check_indices("layers", wanted, count, what="layers of the array", expected="an int or several")
+        return [source[:, i].astype(np.float64) for i in chosen], [len(source)]
+    trace = check_trace("compare_layers", source)
+    indices = check_layers(trace, layers, hidden_states=True)
+    require("compare_layers", trace, [f"hidden_states.{i}" for i in indices], "'hidden_states.*'")
+    states: list[FloatArray] = [trace[f"hidden_states.{i}"][trace.mask].astype(np.float64) for i in indices]
+    return states, trace.mask.sum(axis=1).tolist()
 
 
 def _centred(states: list[FloatArray]) -> list[FloatArray]:

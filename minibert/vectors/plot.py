@@ -25,6 +25,8 @@ __all__ += ["require_matplotlib"]
 # More labels, and longer ones, do not fit into a picture.
 _MAX_LABELS = 12
 _LABEL_LENGTH = 28
+# More rows of a matrix are finer than its pixels.
+_MAX_OCCURRENCES = 500
 # This is more bars than the width of a picture has pixels.
 _MAX_BINS = 10_000
 # The difference of two larger values may be too large for float32.
@@ -72,16 +74,27 @@ def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None,
 def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
     """Draw the cosines between all occurrences of a word: one matrix for each layer that was kept apart.
 
+    More than 12 occurrences have no names, and are in the order of their clusters, the same one in all matrices.
+
     Parameters
     ----------
     occurrences : WordOccurrences
-        At least two. All matrices share one scale of colours.
+        At least two; of more than 500 the first 500 are drawn. All matrices share one scale of colours.
+
+    Notes
+    -----
+    Bezdek and Hathaway 2002, "VAT: a tool for visual assessment of (cluster) tendency": each row is the most similar
+    one to any row before it, so a cluster is a bright square on the diagonal.
     """
     if not isinstance(occurrences, WordOccurrences):
         raise TypeError(f"occurrences is a {type(occurrences).__name__}; expected WordOccurrences.")
     if len(occurrences) < 2:
         raise ValueError(f"{occurrences.word!r} occurs once; comparing takes at least two occurrences.")
+    count, occurrences = len(occurrences), occurrences.first(_MAX_OCCURRENCES)
     matrices = occurrences.similarities().reshape(-1, len(occurrences), len(occurrences))
+    if len(occurrences) > _MAX_LABELS:
+        order = _cluster_order(matrices.mean(axis=0))
+        matrices = matrices[:, order][:, :, order]
     layers = occurrences.layers if occurrences.vectors.ndim == 3 else None
     side = min(3.2, max(2.4, 0.5 * len(occurrences)))
     names = [f"{number}: {_printable(place.in_context(10))}" for number, place in enumerate(occurrences.places)]
@@ -103,23 +116,35 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
                 text = f"{matrix[i, j]:.2f}"
                 axis.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
-    figure.suptitle(f"{occurrences.word!r}, {len(occurrences)} occurrences", parse_math=False)
+    first = f"the first {len(occurrences)} of " if count > len(occurrences) else ""
+    figure.suptitle(f"{occurrences.word!r}, {first}{count} occurrences", parse_math=False)
     return figure
+
+
+def _cluster_order(similarities: FloatArray) -> list[int]:
+    """Return the rows, each the most similar one to any before it; the first one is among the least similar two."""
+    order = [int(similarities.min(axis=1).argmin())]
+    best = similarities[order[0]].copy()
+    while len(order) < len(similarities):
+        best[order] = -np.inf
+        order.append(int(best.argmax()))
+        best = np.maximum(best, similarities[order[-1]])
+    return order
 
 
 def plot_layers_pca(
     vectors: FloatArray, layers: Sequence[int] | None = None, *, labels: Sequence[str] | None = None
 ) -> Figure:
-    """Draw sentences, or other vectors with several layers, on the first two principal components of each layer.
+    """Draw sentences, a word's occurrences or other vectors on the first two principal components of each layer.
 
     Parameters
     ----------
     vectors : ndarray of shape (n, k, H)
-        Vectors of n sentences in k layers, n at least 2. The principal components of each layer are computed alone.
+        Of n sentences or words in k layers, n at least 2. The principal components of each layer are computed alone.
     layers : k indices of hidden states, optional
         For the titles.
     labels : n str, optional
-        Sentences with the same label have the same colour.
+        Points with the same label, such as a sense, have the same colour.
 
     Notes
     -----

@@ -237,6 +237,10 @@ class WordOccurrences:
     def __len__(self) -> int:
         return len(self.places)
 
+    def first(self, n: int) -> WordOccurrences:
+        """Return the first n occurrences."""
+        return dataclasses.replace(self, places=self.places[:n], vectors=self.vectors[:n])
+
     def similarities(self) -> FloatArray:
         """Return the cosines of all pairs of occurrences, (n, n); (k, n, n) if k layers were kept apart."""
         if self.vectors.ndim == 2:
@@ -393,6 +397,13 @@ def embed_tokens(
     ('word', 'embeddings')
     >>> embeddings.span(5, 15).shape
     (768,)
+
+    Sentences that are split into words, with their layers apart:
+
+    >>> apart = {"layer_pooling": "tokens_first", "is_split_into_words": True}
+    >>> (sentence,) = embed_tokens(model, tokenizer, [["word", "embeddings"]], layers=range(1, 7), **apart)
+    >>> sentence.words("first").vectors.shape
+    (2, 6, 384)
     """
     if not isinstance(model, BertModel) or not isinstance(tokenizer, BertTokenizer):
         raise TypeError(

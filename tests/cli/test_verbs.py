@@ -433,6 +433,14 @@ JOINED = {"--input", "--text-column", "--raw"}
 VALUES = ("1", "float32", "a=1,2", "a.npy", "a.npz", "a.html", "a.json", "cls", "1,2", "127.0.0.1")
 
 
+def test_many_texts_with_a_word(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tokens are not printed, and only those that are compared are computed in pairs."""
+    standard_input(monkeypatch, b"a bank by the river\n" * 21)
+    code, out, err = cli("words", "bank", "-")
+    assert (code, "21 texts; minibert tokens prints their tokens" in out, "river  " in out) == (0, True, False), err
+    assert "'bank' occurs 21 times, the first 5 compared (--most)" in out
+
+
 def test_an_option_that_is_given_twice_is_refused_or_joined(cli: Cli) -> None:
     """Otherwise the last one would win, and the first one would have no effect."""
     count = 0

@@ -321,6 +321,10 @@ def test_layers_are_compared_by_the_definitions(rows: int, model: BertModel, tmp
             assert value == pytest.approx(np.mean(pairs), abs=1e-12)
     np.testing.assert_allclose(inside.compare_layers(a, b, layers=[0, 2]).cka, result.cka[np.ix_([0, 2], [0, 2])])
     np.testing.assert_allclose(inside.compare_layers(a, a).cka, own.cka, atol=1e-12)
+    arrays = np.stack(xs, axis=1), np.stack(ys, axis=1)
+    for of_traces, of_arrays in zip(result, inside.compare_layers(*arrays), strict=True):
+        np.testing.assert_equal(of_arrays, of_traces)
+    np.testing.assert_array_equal(inside.compare_layers(arrays[0], layers=[0, -1]).cka, own.cka[::2, ::2])
     assert own.cka.max() <= 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import xml.dom.minidom
 from pathlib import Path
@@ -93,6 +94,27 @@ def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) 
     figure = plot_word_similarities(found)
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), found.similarities())
     assert len(figure.axes) == 2, "expected a matrix and its colour bar"
+
+
+def test_many_occurrences_are_in_the_order_of_their_clusters(
+    model: BertModel, tokenizer: BertTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = embed_tokens(model, tokenizer, TEXTS * 5, layers=[0, 3], layer_pooling="tokens_first")
+    found = word_occurrences("the", texts, tokenizer)
+    clusters = np.random.default_rng(0).permutation(np.arange(25) % 3)
+    noise = np.random.default_rng(1).standard_normal((25, 2, 8)) / 9
+    found = dataclasses.replace(found, vectors=(np.eye(8)[clusters][:, None] + noise).astype(np.float32))
+    figure = plot_word_similarities(found)
+    for axis in figure.axes[:2]:
+        near = np.asarray(axis.images[0].get_array()) > 0.5
+        assert np.abs(np.diff(near.astype(int), axis=1)).sum(axis=1).max() <= 2, "a cluster is one square"
+        assert near.any(axis=0).all()
+        assert near.sum() == np.square(np.bincount(clusters)).sum()
+    assert "'the', 25 occurrences" in figure.get_suptitle()
+    monkeypatch.setattr("minibert.vectors.plot._MAX_OCCURRENCES", 20)
+    figure = plot_word_similarities(found)
+    assert figure.axes[0].images[0].get_array().shape == (20, 20)
+    assert "'the', the first 20 of 25 occurrences" in figure.get_suptitle()
 
 
 def test_labels_are_drawn_literally(model: BertModel, tokenizer: BertTokenizer) -> None:
