@@ -123,6 +123,9 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
             x_scales, scales = a, b
             a, b = a + x_header, b + header
             for _ in range(length // UNROLL):
+                if pace > LINE_FLOATS:
+                    for k in range(UNROLL):
+                        prefetch_second(ahead + (k * pace + LINE_FLOATS) * FLOAT)
                 for k in range(UNROLL):
                     prefetch_second(ahead + k * pace * FLOAT)
                     sums = add(sums, a + k * FLOAT, lda, b + k * line)
@@ -267,7 +270,7 @@ def make_linear_chunk(words: Words | None) -> Any:
         # What is fetched ahead.
         distance = step * NR >> half if task.by_panel != 0 else group  # from this slice to the one that is read next
         part = size // slices // block_tiles  # words of that slice that each tile prefetches, `pace` with each k
-        pace = size // depth // block_tiles + 1
+        pace = (size + depth * block_tiles - 1) // (depth * block_tiles)
         buffer = tile_buffer()
         upper = buffer + tile_size * FLOAT
         # Of halves: the lines of the panels of one slice, how many of the next one each tile widens, and two buffers.

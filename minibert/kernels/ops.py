@@ -24,7 +24,7 @@ from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, pack
 from minibert.kernels.processor import LEVEL, MR, NR, head_layout, head_words, processor_name, words_of
-from minibert.kernels.threads import FLOAT, TaskKind, Team, address
+from minibert.kernels.threads import FLOAT, TaskKind, TaskList, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,9 @@ BLOCK_NUMBERS = 7 * 7 * 3072
 MOST_ROWS = 28 * 7  # of one block. 42 * 7: 7 % slower (the same Xeon)
 FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)
 CHUNKS_PER_THREAD = 24  # of one product; so no thread waits long for the last one. 4 to 96: no difference
-LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % slower, 32: 11 % (1 x 22)
+# Of one chunk, so taking a chunk costs little. 8: with 12 tokens, a forward takes 1.25 times as long (MiniLM, a Xeon),
+# because two threads get 8 and 4 panels; 22 tokens and more take the same. 32: 11 % (1 x 22)
+LEAST_TILES = 2
 # Products of a slice of K; a K that it does not divide is one slice. K = 3072 on Zen 5, two threads: 128 rows take 1.01
 # of the time that they take in one slice, 1024 rows 1.00. With slices of 512, 2048 rows take 1.05.
 SLICE = 1024
@@ -160,9 +162,13 @@ def attention_scratch(cu_seqlens: bytes, D: int, name: str = "") -> int:
 
 
 class Resources(NamedTuple):
-    """What the ops of one model share: threads, memory for results, the compute type, and the format of attention."""
+    """What the ops of one model share: threads, memory for results, the compute type, and the format of attention.
+
+    `run` is that of the team, or of a list of tasks that are computed later.
+    """
 
     team: Team
+    run: Callable[..., None]
     buffers: Buffers
     compute_type: str
     attention_format: str
@@ -178,7 +184,7 @@ def make_resources(
     buffers, formats = Buffers(), FORMATS_OF[compute_type]
     team = Team(num_threads, load_run_task(compute_type), idle_release, buffers.release, *also)
     of_attention = next(iter(formats), "")  # that of the query, key and value maps
-    return Resources(team, buffers, compute_type, of_attention)
+    return Resources(team, team.run, buffers, compute_type, of_attention)
 
 
 def make_ops(
@@ -198,19 +204,31 @@ def make_ops(
         There is no library of kernels for this processor and compute type, or it is damaged (libraries.py).
     """
     resources = make_resources(num_threads, compute_type, idle_release, *also)
+    own = _with_resources(resources)
     return Ops(
         prepare=functools.partial(prepare_linear, Slabs().empty, compute_type),
-        embed=functools.partial(embed, resources),
-        linear=functools.partial(linear, resources),
-        attention=functools.partial(attention, resources),
-        layer_norm=functools.partial(layer_norm, resources),
+        **own,
         max_similarity=functools.partial(max_similarity, resources),
         takes=functools.partial(is_prepared, compute_type, PackedLinear, PackedLinear),
         processor=processor_name,
         num_threads=num_threads,
         release=functools.partial(release, resources),
         rest=functools.partial(rest, resources),
+        put_off=functools.partial(put_off, resources, own),
     )
+
+
+def _with_resources(resources: Resources) -> dict[str, Any]:
+    """Return the ops of a forward."""
+    return {op.__name__: functools.partial(op, resources) for op in (embed, linear, attention, layer_norm)}
+
+
+def put_off(resources: Resources, own: dict[str, Any], ops: Ops) -> tuple[Ops, Callable[[], None]] | None:
+    """Return ops that write down their tasks, and the function that computes these; None if one of `ops` is another."""
+    if any(getattr(ops, name) is not op for name, op in own.items()):
+        return None
+    tasks = TaskList(resources.team)
+    return ops._replace(**_with_resources(resources._replace(run=tasks.run))), tasks.compute
 
 
 def release(resources: Resources) -> None:
@@ -252,7 +270,7 @@ def embed(resources: Resources, *look_ups: LookUp) -> FloatArray:
     y = resources.buffers.empty(T, H)
     look_ups += (LookUp(np.zeros((1, H), np.float32), np.zeros(T, np.int32)),) * (3 - len(look_ups))
     arrays = [array for table, ids in look_ups for array in (_floats(table), _ints(ids))]
-    resources.team.run(EMBED, (*arrays, y), T, H, num_chunks=row_chunks(T))
+    resources.run(EMBED, (*arrays, y), T, H, num_chunks=row_chunks(T))
     return y
 
 
@@ -266,26 +284,26 @@ def linear(
 ) -> FloatArray:
     """Compute the same as `reference.apply_linear`, or as `low_precision.apply_linear`, with a packed weight."""
     packed: PackedLinear = linear  # type: ignore[assignment]  # `prepare` returned it
-    team, name = resources.team, packed.format.name if packed.format else ""
+    run, name = resources.run, packed.format.name if packed.format else ""
     (N, K), gated = packed.shape, packed.gated
     M, N = len(x), N // 2 if gated else N
-    cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name, gated, packed.half)
+    cut, num_chunks, distance = linear_chunks(M, N, K, resources.team.num_threads, name, gated, packed.half)
     y = resources.buffers.empty(M, 2 * N if gated and activation is None else N)
     sizes = (M, N, K, ACTIVATION_CODES[activation], gated, HALVES.index(packed.half), *cut)
     x = _floats(x)
     residual = None if residual is None else _floats(residual)
     if not name:
         scratch = 2 * K // cut.slices * NR * (1 + gated) if packed.half else 0  # two slices of a panel, widened
-        team.run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks, scratch=scratch)
+        run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks, scratch=scratch)
         return y
     # The rows of x begin at a cache line, and AMX may read one more (amx.py).
     memory = resources.buffers.empty((M + 1) * distance + CACHE_LINE // FLOAT)
     words = -(-address(memory) // CACHE_LINE) * CACHE_LINE
     source = x if x.size <= SMALL else None
     if source is None:
-        team.run(QUANTISE[name], (x,), words, M, K, num_chunks=row_chunks(M))
+        run(QUANTISE[name], (x,), words, M, K, num_chunks=row_chunks(M), kept=memory)
     arrays = (source, packed.panels, packed.bias, residual, y)
-    team.run(LINEAR_WORDS[name], arrays, *sizes, words, num_chunks=num_chunks)
+    run(LINEAR_WORDS[name], arrays, *sizes, words, num_chunks=num_chunks, kept=memory)
     return y
 
 
@@ -294,7 +312,7 @@ def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArr
     T, H = x.shape
     x, weight, bias = _floats(x), _floats(norm.weight), _floats(norm.bias)
     y = resources.buffers.empty(T, H)
-    resources.team.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, num_chunks=row_chunks(T))
+    resources.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, num_chunks=row_chunks(T))
     return y
 
 
@@ -308,7 +326,7 @@ def max_similarity(
     ends, query_ends = (np.ascontiguousarray(numbers, np.int64) for numbers in (offsets, query_offsets))
     arrays = (_floats(x), ends, packed.panels, query_ends, y)
     scratch = -(-N // NR) * NR
-    resources.team.run(MAX_SIMILARITY, arrays, N, K, num_queries, num_chunks=num_documents, scratch=scratch)
+    resources.run(MAX_SIMILARITY, arrays, N, K, num_queries, num_chunks=num_documents, scratch=scratch)
     return y
 
 
@@ -343,7 +361,7 @@ def attention(
     strides = key.strides[0] // FLOAT, query.strides[0] // FLOAT
     widths = (0 if x is None else x.shape[1] for x in (table, angles))
     numbers = (num_heads, D, *strides, *widths, -1 if window is None else window.size)
-    resources.team.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
+    resources.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
     if first is None:
         return AttentionOutput(context, None, None)
 

@@ -226,7 +226,7 @@ def make_run_task() -> Any:
 
     @function
     def run_task(own_address):
-        """Compute the task in the caller's state; for a helper's state, look for tasks and help to compute them.
+        """Compute the tasks of a caller's states; for a helper's state, look for tasks and help to compute them.
 
         The results do not depend on the float mode of the thread; the mode is restored afterwards.
         """
@@ -243,7 +243,7 @@ def make_run_task() -> Any:
         shared = longs_at(shared_address)
         if own[threads.THREAD] != 0:
             idle, end = 0, microseconds(shared) + _TURN
-            while idle < own[threads.PATIENCE] and atomic_load(shared, threads.CLOSED) == 0:
+            while atomic_load(shared, threads.CLOSED) == 0:
                 if atomic_load(shared, threads.REMAINING) > 0:
                     atomic_add(shared, threads.ACTIVE, 1)
                     take_chunks(shared_address, own[threads.THREAD], end, shared)
@@ -255,10 +255,24 @@ def make_run_task() -> Any:
                 if idle & 63 == 0 and microseconds(shared) > end:
                     yield_core(shared)
                     end = microseconds(shared) + _TURN
+                if idle >= own[threads.PATIENCE]:
+                    atomic_store(own, threads.ASLEEP, 1)
+                    if atomic_load(shared, threads.REMAINING) <= 0:
+                        return
+                    atomic_store(own, threads.ASLEEP, 0)  # a caller came between, who does not wake this helper
             return
 
-        find_numbers(own, shared)
         leads = atomic_add(shared, threads.CALLERS, 1) == 0
+        while own_address != 0:
+            lead(own_address, shared_address, leads)
+            own_address = longs_at(own_address)[threads.NEXT]
+        atomic_add(shared, threads.CALLERS, -1)
+
+    @function
+    def lead(own_address, shared_address, leads):
+        """Compute the task in a caller's state: with the helpers, or alone if another caller leads them."""
+        own, shared = longs_at(own_address), longs_at(shared_address)
+        find_numbers(own, shared)
         address, state, num_shares = own_address, own, 1
         if leads:
             address, state, num_shares = shared_address, shared, shared[threads.NUM_SHARES]
@@ -278,7 +292,6 @@ def make_run_task() -> Any:
                     looks += 1
                 else:
                     nap(shared)
-        atomic_add(shared, threads.CALLERS, -1)
 
     return run_task
 

@@ -1,6 +1,7 @@
 """A team of threads that share the chunks of each op. Between two ops, the leader does not make a system call.
 
-What        `Team.run` computes an op, described as a *task*: a kind, named fields, and a number of chunks.
+What        `Team.run` computes an op, described as a *task*: a kind, named fields, and a number of chunks. A `TaskList`
+            collects tasks, and they are computed one after the other by one call.
             Python writes a task with `TaskKind.write`. A kernel reads the same fields by name, as a record with the
             dtype of its kind (`task_at` in simd.py). So each name is written down once, in ops.py
 Layout      The threads share one row of int64 numbers, the *state*; run_task.py reads and writes it::
@@ -9,6 +10,7 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 1, 2         THREAD      its number (a caller is 0)
                              PATIENCE    how often a helper looks for work before it sleeps
                 3            NUM_CHUNKS  of the task
+                             ASLEEP      of a helper: 1 if it sleeps, or is about to
                 4, 5         SCRATCH     memory for intermediate results
                              SCRATCH_SIZE, the bytes of it that each thread has
                 6            NUM_ARRAYS  how many fields of the task are arrays. Python writes the address of the array
@@ -24,11 +26,12 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 59, 60       YIELD, NAP  the addresses of its functions to offer a core and to sleep; 0 if there is none
                 61           DATA        the offset of that address in an array object, in bytes
                 62           NONE        the address of None, which Python writes for no array; it becomes 0
+                63           NEXT        the address of the caller's next state, with its next task; 0: none
                 64, 72, ...  SHARES      for each share, the number of its chunks that are taken
 
             Each counter that several threads write has a cache line (8 numbers) of its own
-Order       `Team.run` writes the task into a new state of the same layout, then calls `run_task`. This is compiled
-            code, which Python does not interrupt::
+Order       `Team.compute` writes each task into a new state of the same layout, then calls `run_task`. This is
+            compiled code, which Python does not interrupt::
 
                 time --->
                 leader  CALLERS + 1 | task -> state | REMAINING = n | chunk chunk | ACTIVE = 0 ? | CALLERS - 1 | returns
@@ -78,8 +81,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,9 +97,10 @@ MOST_FIELDS = 24  # of any task, with its kind
 
 # The indices of the state, as the picture above shows; its first numbers and a task are written together.
 SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, NUM_ARRAYS, TASK = range(8)
+ASLEEP = NUM_CHUNKS
 NUM_SHARES = TASK + MOST_FIELDS
 REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 32, 40, 48, 56, 64, 8
-CLOCK, CLOCK_ID, YIELD, NAP, DATA, NONE = range(CLOSED + 1, CLOSED + 7)
+CLOCK, CLOCK_ID, YIELD, NAP, DATA, NONE, NEXT = range(CLOSED + 1, CLOSED + 8)
 
 # In memory an array is Python's object header, then the pointer to its data. This is part of NumPy's binary interface,
 # which compiled extensions rely on. Source: PyArrayObject_fields in numpy/ndarraytypes.h.
@@ -133,9 +137,24 @@ class TaskKind:
         self.write = struct.Struct(f"={numbers_before}{kind_and_fields}").pack_into
 
 
+class Task(NamedTuple):
+    """An op with its arguments: a kind and its fields, the chunks, and the floats of scratch memory of each thread.
+
+    `kept` is memory that the fields refer to by an address.
+    """
+
+    kind: TaskKind
+    arrays: tuple[np.ndarray[Any, Any] | None, ...]
+    numbers: tuple[float, ...]
+    num_chunks: int
+    scratch: int
+    kept: FloatArray | None
+
+
 # --- the team --------------------------------------------------------------------------------------------------------
 
 _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
+_STATE_BYTES = ctypes.sizeof(_OwnState)
 
 # A helper looks for work this number of times before it sleeps (about a millisecond). That is longer than the Python
 # between two ops (5 to 70 microseconds); not measured with other values.
@@ -193,8 +212,13 @@ class Team:
         *numbers: float,
         num_chunks: int,
         scratch: int = 0,
+        kept: FloatArray | None = None,
     ) -> None:
-        """Compute one op: a task of this kind with these fields, in chunks. Each thread gets `scratch` floats.
+        """Compute one op; `Task` explains the arguments."""
+        self.compute((Task(kind, arrays, numbers, num_chunks, scratch, kept),))
+
+    def compute(self, tasks: Sequence[Task]) -> None:
+        """Compute tasks one after the other; at least one.
 
         Raises
         ------
@@ -202,17 +226,21 @@ class Team:
             The scratch memory cannot be allocated.
         """
         memory, size = None, 0
-        if scratch:
+        if scratch := max(task.scratch for task in tasks):
             size = -(-scratch * FLOAT // CACHE_LINE) * CACHE_LINE  # bytes
             memory = self._take_scratch(self.num_threads * size)
         helpers = self._helpers_by_process.get(_process()) or self._start_helpers()
-        # A new state for each op, because a signal handler or finalizer may compute another op in between.
-        own = _OwnState()
-        header = (helpers.address, 0, 0, num_chunks, address(memory), size, kind.num_arrays, kind.number)
-        kind.write(own, 0, *header, *map(_HANDLE, arrays), *numbers)
-        if num_chunks > 1:
+        # New states for each call, because a signal handler or finalizer may compute another op in between.
+        states = (_OwnState * len(tasks))()
+        first, last = ctypes.addressof(states), len(tasks) - 1
+        for i, (kind, arrays, numbers, num_chunks, _, _) in enumerate(tasks):
+            header = (helpers.address, 0, 0, num_chunks, address(memory), size, kind.num_arrays, kind.number)
+            kind.write(states, i * _STATE_BYTES, *header, *map(_HANDLE, arrays), *numbers)
+            if i < last:
+                states[i][NEXT] = first + (i + 1) * _STATE_BYTES
+        if last or num_chunks > 1:
             helpers.wake()
-        self._run_task(ctypes.addressof(own))
+        self._run_task(first)
         helpers.used = time.monotonic()
         if memory is not None:
             self._scratch.append(memory)
@@ -254,6 +282,32 @@ class Team:
         return helpers
 
 
+class TaskList:
+    """Has the `run` of a team, but only collects the tasks, with all that they refer to; `compute` computes them."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._tasks: list[Task] = []
+
+    def run(
+        self,
+        kind: TaskKind,
+        arrays: tuple[np.ndarray[Any, Any] | None, ...],
+        *numbers: float,
+        num_chunks: int,
+        scratch: int = 0,
+        kept: FloatArray | None = None,
+    ) -> None:
+        """Add a task; the results that it refers to have their numbers after `compute`."""
+        self._tasks.append(Task(kind, arrays, numbers, num_chunks, scratch, kept))
+
+    def compute(self) -> None:
+        """Compute the tasks that were added, in their order, and forget them."""
+        tasks, self._tasks = self._tasks, []
+        if tasks:
+            self._team.compute(tasks)
+
+
 class _ProcessHelpers:
     """The helper threads of one team in one process, and the state that they share with the leader."""
 
@@ -288,7 +342,7 @@ class _ProcessHelpers:
     def wake(self) -> None:
         """Wake the helpers that sleep, unless another caller computes, because then they could not help this one."""
         for helper in self._helpers:
-            if helper.asleep and not self.state[CALLERS]:
+            if helper.own[ASLEEP] and not self.state[CALLERS]:
                 helper.wake()
 
     def _watch(self, team_ref: weakref.ref[Team], seconds: float) -> None:
@@ -321,10 +375,9 @@ class _ProcessHelpers:
 
 
 class _Helper:
-    """One helper thread: whether it sleeps, and the lock that it sleeps on."""
+    """One helper thread, and the lock that it sleeps on."""
 
     def __init__(self, number: int, state: Any, run_task: Kernel) -> None:
-        self.asleep = False
         # Not an Event: it has a lock inside, and a thread that is interrupted within set() may hold that lock for ever.
         self._sleep_lock = threading.Lock()
         self._sleep_lock.acquire()
@@ -336,9 +389,8 @@ class _Helper:
         while not state[CLOSED]:
             self.own[PATIENCE] = _PATIENCE
             run_task(ctypes.addressof(self.own))
-            self.asleep = True
             self._sleep_lock.acquire()
-            self.asleep = False
+            self.own[ASLEEP] = 0
 
     def wake(self) -> None:
         """Wake the helper, or keep it awake; this is one step, so a signal handler may call it again inside it."""

@@ -23,11 +23,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_PRETRAINING_MAPPING
 
 import minibert
 import minibert.bert.families
+import minibert.models.base
 from minibert import AutoModelForPreTraining, BertTokenizer, Edit, ModelFormatError, inside, load, parity
 from minibert.bert.families import FAMILIES
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import locate
 from minibert.inside.explain import explain
+from minibert.kernels.threads import Team
 from minibert.models import float64
 from minibert.models.stored import find_heads
 from minibert.sentence.facts import describe
@@ -120,7 +122,10 @@ _FLOAT64 = {name: getattr(float64.OPS, name) for name in ("embed", "linear", "at
 # Three heads of 32 and of 8; the maps of 96 features fill panels.
 @pytest.mark.parametrize(("kind", "width"), [("ForMaskedLM", 96), ("ForSequenceClassification", 24)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_that_are_not_read_do_not_change_a_bit(tmp_path: Path, family: str, kind: str, width: int) -> None:
+def test_tokens_that_are_not_read_do_not_change_a_bit(
+    tmp_path: Path, family: str, kind: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)  # with few tokens all are computed
     make(tmp_path, family, kind, **{FAMILIES[family].own_name("hidden_size"): width})
     ids, mask = inputs(1, rows=70)
     ids[:, 0], mask[5], mask[60:, 0] = 4, 0, 0
@@ -138,6 +143,27 @@ def test_tokens_that_are_not_read_do_not_change_a_bit(tmp_path: Path, family: st
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute_type", ["float32", "int8"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_forward_in_one_call_has_the_bits_of_one_call_for_each_op(
+    tmp_path: Path, family: str, compute_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, family, "Model")
+    options = {"backend": "kernels", "compute_type": compute_type, "num_threads": 2}
+    model = minibert.AutoModel.from_pretrained(tmp_path, **options)
+    calls: list[int] = []
+    compute = Team.compute
+    monkeypatch.setattr(Team, "compute", lambda team, tasks: (calls.append(len(tasks)), compute(team, tasks))[1])
+    ids, mask = inputs(1)
+    together = model(ids, mask).hidden_states
+    assert max(calls) > 3 * model.config.num_hidden_layers
+    monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)
+    calls.clear()
+    separate = model(ids, mask).hidden_states
+    assert max(calls) == 1
+    assert [x.tobytes() for x in together] == [x.tobytes() for x in separate]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

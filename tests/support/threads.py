@@ -7,7 +7,7 @@ from typing import Any
 
 from minibert.bert.ops import Ops
 from minibert.kernels.ops import Resources
-from minibert.kernels.threads import ACTIVE, CALLERS, Team
+from minibert.kernels.threads import ACTIVE, ASLEEP, CALLERS, Team
 
 
 def team_of(ops: Ops) -> Team:
@@ -15,6 +15,7 @@ def team_of(ops: Ops) -> Team:
     linear: Any = ops.linear
     assert isinstance(linear, functools.partial)
     resources: Resources = linear.args[0]
+    assert isinstance(resources.team, Team)
     return resources.team
 
 
@@ -27,4 +28,4 @@ def threads_inside(ops: Ops) -> tuple[int, int]:
 def are_asleep(ops: Ops) -> bool:
     """Return whether all helpers sleep."""
     (helpers,) = team_of(ops)._helpers_by_process.values()
-    return all(helper.asleep for helper in helpers._helpers)
+    return all(helper.own[ASLEEP] for helper in helpers._helpers)
