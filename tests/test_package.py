@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_294,
+    "core": 13_318,
     "vectors": 4_881,
-    "lenses": 4_976,
+    "lenses": 4_977,
     "apps": 7_300,
-    "tests": 31_899,
+    "tests": 31_939,
     "benchmarks": 4_127,
-    "words": 48_327,
+    "words": 48_369,
 }
 SLACK = {"words": 300}
 

@@ -132,6 +132,7 @@ FORWARD_KEYWORDS: Mapping[str, Keyword] = {
         "minibert does not train, so it computes no loss. Leave it out; compute one from the logits.",
     ),
     **_nothing("encoder_hidden_states encoder_attention_mask past_key_values cache_position", _ENCODER_ONLY),
+    **_nothing("task_type_ids", "minibert computes task 0 of ERNIE, its default. Leave it out."),
     **anything("use_cache"),  # an encoder does not have a cache
 }
 """Keywords of the calls of a model."""

@@ -64,6 +64,7 @@ class BertConfig:
     classifier_activation : str      ModernBERT: of all heads
     norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias : bool    ModernBERT: what has a bias
     num_hidden_groups : int          ALBERT: how many different layers there are; see `stored_layer`
+    use_task_id : bool               ERNIE: the files have task_type_vocab_size vectors of tasks; that of task 0 counts
     stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
 
     The fields from `rope_parameters` on are None in a family that does not have them.
@@ -104,6 +105,8 @@ class BertConfig:
     classifier_bias: bool | None = None
     decoder_bias: bool | None = None
     num_hidden_groups: int | None = None
+    use_task_id: bool | None = None
+    task_type_vocab_size: int | None = None
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     _family = FAMILIES["bert"]
@@ -146,13 +149,13 @@ class BertConfig:
         for name in EXTRA:
             if name not in self.family.defaults:
                 object.__setattr__(self, name, None)
-        for name in ("tie_word_embeddings", *(name for name in BIASES if name in self.family.defaults)):
+        for name in ("tie_word_embeddings", *({*BIASES, "use_task_id"} & self.family.defaults.keys())):
             if not isinstance(getattr(self, name), bool):
                 raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
         if "classifier_pooling" in self.family.defaults and self.classifier_pooling not in ("cls", "mean"):
             raise ModelFormatError(f"classifier_pooling={brief(self.classifier_pooling)}; expected 'cls' or 'mean'.")
-        if "num_hidden_groups" in self.family.defaults:
-            check_stored_int("num_hidden_groups", self.num_hidden_groups, 1)
+        for name in {"num_hidden_groups", "task_type_vocab_size"} & self.family.defaults.keys():
+            check_stored_int(name, getattr(self, name), 1)
         if self.family.has_windows:
             check_stored_int("local_attention", self.local_attention, 0)
             types = self.layer_types or tuple(_layer_types(self.stated, self.num_hidden_layers))

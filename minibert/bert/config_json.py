@@ -33,6 +33,10 @@ _INSTEAD = {
     "model2vec": " It is a static model, without a forward; SentenceTransformer loads it.",
 }
 
+# The types whose forward is that of another family, and whose tensors have its names; tried with transformers 5.24.
+_RENAMED = dict.fromkeys(("splinter", "dpr", "chinese_clip_text_model", "align_text_model"), "bert")
+_RENAMED["clap_text_model"] = "roberta"
+
 
 def stated_family(fields: Mapping[str, Any]) -> Family | None:
     """Return the family that a config.json names by model_type or architectures; None if it names none.
@@ -51,6 +55,9 @@ def stated_family(fields: Mapping[str, Any]) -> Family | None:
     if model_type == "xlm-roberta" and fields.get("position_embedding_type") == "rotary":
         return FAMILIES["jina_embeddings_v3"]
     if not isinstance(model_type, str) or model_type not in FAMILIES:
+        if isinstance(model_type, str) and model_type in _RENAMED:
+            known = _RENAMED[model_type]
+            raise ModelFormatError(f"model_type={model_type!r} is {known!r} under another name: write {known!r} there.")
         hint = _INSTEAD.get(model_type, "") if isinstance(model_type, str) else ""
         raise ModelFormatError(
             f"model_type={brief(model_type)} has another forward; expected {', '.join(FAMILIES)}.{hint}"

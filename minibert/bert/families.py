@@ -11,6 +11,7 @@ gte                 Zhang et al. 2024 (arXiv 2407.19669): the same; "new" in old
 jina_embeddings_v3  Sturua et al. 2024 (arXiv 2409.10173): XLM-RoBERTa with rotary positions
 albert              Lan et al. 2019 (arXiv 1909.11942): ELECTRA's embeddings, and layers that share their weights
 data2vec-text       Baevski et al. 2022 (arXiv 2202.03555): RoBERTa, trained in another way
+ernie               Sun et al. 2019 (arXiv 1907.12412): BERT, with a vector of the task in the embeddings
 modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
 ==================  =============================================================================================
 
@@ -86,6 +87,8 @@ class Family:
         The embeddings have `embedding_size` features; a linear map makes H of them.
     always_projects : bool
         There is this map even if `embedding_size` is H.
+    shared_layers : str
+        The module that has the layers, if layers may have the same weights; see `BertConfig.stored_layer`.
     is_gated : bool
         The feed-forward has a gate.
     forward : str
@@ -115,14 +118,10 @@ class Family:
     has_relative_bias: bool = False
     has_embedding_size: bool = False
     always_projects: bool = False
+    shared_layers: str = ""
     is_gated: bool = False
     forward: str = "bert"
     heads_begin_with_transform: bool = False
-
-    @property
-    def shares_layers(self) -> bool:
-        """True if layers may have the same weights; see `BertConfig.stored_layer`."""
-        return "num_hidden_groups" in self.defaults
 
     @property
     def has_windows(self) -> bool:
@@ -286,6 +285,9 @@ _ELECTRA = Family(
     has_embedding_size=True,
 )
 _ALBERT_LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
+_ALBERT_PREDICTIONS = _language_model(
+    "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions"
+)
 _ALBERT = Family(
     "albert",
     "Albert",
@@ -303,9 +305,8 @@ _ALBERT = Family(
         f"{_LAYER}.output.LayerNorm": f"{_ALBERT_LAYER}.full_layer_layer_norm",
     },
     heads={
-        "ForMaskedLM": _language_model(
-            "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions"
-        )
+        "ForMaskedLM": _ALBERT_PREDICTIONS,
+        "ForPreTraining": {**_ALBERT_PREDICTIONS, "cls.seq_relationship": "sop_classifier.classifier"},
     },
     defaults={
         **{"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64},
@@ -314,6 +315,14 @@ _ALBERT = Family(
     required={"": {"inner_group_num": 1}},
     has_embedding_size=True,
     always_projects=True,
+    shared_layers="albert_layer_groups",
+)
+_ERNIE = Family(
+    "ernie",
+    "Ernie",
+    "ernie",
+    defaults={"use_task_id": False, "task_type_vocab_size": 3},
+    inputs={"": "input_ids attention_mask token_type_ids"},
 )
 # What nomic_bert, gte and jina_embeddings_v3 have in common.
 _ROTARY = Family(
@@ -467,7 +476,7 @@ _MODERN = Family(
 BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
 EXTRA = (
     *("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation"),
-    *(*BIASES, "num_hidden_groups"),
+    *(*BIASES, "num_hidden_groups", "use_task_id", "task_type_vocab_size"),
 )
 """The fields of `BertConfig` that only some families have."""
 
@@ -479,6 +488,7 @@ FAMILIES = {
         dataclasses.replace(_ROBERTA, model_type="xlm-roberta", class_name="XLMRoberta", defaults={"pad_token_id": 1}),
         dataclasses.replace(_ROBERTA, model_type="camembert", class_name="Camembert", defaults={"pad_token_id": 1}),
         _DATA2VEC,
+        _ERNIE,
         _DISTILBERT,
         _MPNET,
         _ELECTRA,

@@ -200,6 +200,7 @@ EMBEDDING_ROWS = (
     Row("embeddings.LayerNorm", "embeddings_norm", (_E,)),
 )
 _PROJECTION = Row("embeddings_project", "embeddings_project", (_H, _E))
+_TASKS = Row("embeddings.task_type_embeddings", "tasks", ("task_type_vocab_size", _E), False, True)
 RELATIVE_BIAS = Row(
     "encoder.relative_attention_bias", "relative_attention_bias", (32, "num_attention_heads"), False, True
 )
@@ -219,6 +220,8 @@ def stored_rows(config: BertConfig) -> tuple[Row, ...]:
         rows = [row for row in rows if row.field != "position_embeddings"]
     if not config.has_token_types:
         rows = [row for row in rows if row.field != "token_type_embeddings"]
+    if config.use_task_id:
+        rows.append(_TASKS)
     if config.embedding_size != config.hidden_size or family.always_projects:
         rows.append(_PROJECTION)
     rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * (family.forward == "modernbert")
@@ -348,6 +351,9 @@ class TensorSource(Protocol):
 def read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
     """Read the embeddings and the layers."""
     fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
+    if (tasks := fields.pop("tasks", None)) is not None:  # ERNIE's task 0, which transformers takes if none is given
+        fields["token_type_embeddings"] = fields["token_type_embeddings"] + tasks[:1]
+        config = dataclasses.replace(config, use_task_id=False)
     buckets = fields.get("relative_attention_bias")
     bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
     types = config.layer_types or ("full_attention",) * config.num_hidden_layers

@@ -32,7 +32,7 @@ _MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_pr
 WORDS = "embeddings.word_embeddings"
 
 # Published files have these modules also where the model does not, and transformers ignores them there.
-_STRAY = ("embeddings_project", "embeddings.token_type_embeddings")
+_STRAY = ("embeddings_project", "embeddings.token_type_embeddings", "embeddings.task_type_embeddings")
 
 
 def open_model(files: ModelFiles, family: Family) -> StoredModel:
@@ -235,8 +235,9 @@ class StoredModel:
                 remedy = (
                     f"Its embeddings begin with {self._prefix!r}, and those of layers with {others}: save it with one."
                 )
+            named = "num_hidden_layers" if config.num_hidden_groups is None else "num_hidden_groups"
             raise ModelFormatError(
-                f"config.json says num_hidden_layers={config.num_hidden_layers}, but {self.files.source} holds "
+                f"config.json says {named}={getattr(config, named)}, but {self.files.source} holds "
                 f"{layers} with the prefix {self._prefix!r}. {remedy}"
             )
 

@@ -109,7 +109,8 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
     renamed, weights = renamed or {}, subject.weights()
     matched = Matched(inputs_in(dump, renamed), [], [], [], [])
     # The modules of an ALBERT: one layer is several ones, and its pooler is the dense map alone.
-    shared = [key for key in dump if subject.config.family.shares_layers and "albert_layer_groups" in key]
+    shared_layers = subject.config.family.shared_layers
+    shared = [key for key in dump if shared_layers and shared_layers in key]
     if shared:
         matched.notes.append(
             f"{counted(len(shared), 'name')} of shared layers were not compared: of which layer are they?"

@@ -91,7 +91,7 @@ class Names:
         self._add_states()
         self._add_head()
         modules = [*self.by_module, *self._identities()]
-        if self._family.shares_layers:  # a module's own path does not say of which layer its value is
+        if self._family.shared_layers:  # a module's own path does not say of which layer its value is
             modules = [module for module in modules if not module.startswith("encoder.layer.")]
         own = {module: self._family.own_path(module, sizes.head) for module in modules}
         self._aliases |= {

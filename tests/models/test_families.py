@@ -35,7 +35,7 @@ from minibert.models.stored import find_heads
 from minibert.sentence.facts import describe
 from minibert.trace.page.document import page
 from minibert.trace.trace import Trace
-from tests.support.families import PAIRS, ROTARY, SAMPLES, family_folder, inputs, make, modules_of, train
+from tests.support.families import KINDS, PAIRS, ROTARY, SAMPLES, family_folder, inputs, make, modules_of, train
 from tests.support.json_files import change_json
 from tests.trace.test_explain import check
 from tests.trace.test_page import decoded
@@ -53,6 +53,35 @@ def test_every_family_has_a_sample_and_a_row_in_the_table_of_families() -> None:
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_vector_of_ernies_first_task_is_in_those_of_the_token_types(tmp_path: Path, kind: str) -> None:
+    """The model is then one without tasks, for transformers too."""
+    theirs = make(tmp_path, "ernie", kind, use_task_id=True, task_type_vocab_size=4)
+    ours, (ids, _) = load(tmp_path), inputs(0)
+    given = {"input_ids": ids[None] if kind == "ForMultipleChoice" else ids}
+    expected = theirs(**{name: torch.as_tensor(array) for name, array in given.items()})[0].detach().numpy()
+    ours.save_pretrained(tmp_path / "saved")
+    for model in (ours, load(tmp_path / "saved")):
+        np.testing.assert_allclose(np.asarray(model(**given)[0]), expected, rtol=0, atol=2e-5)
+    again = type(theirs).from_pretrained(tmp_path / "saved")
+    assert not again.config.use_task_id
+    found = again(**{name: torch.as_tensor(array) for name, array in given.items()})[0].detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    with pytest.raises((TypeError, ValueError), match="task_type_ids"):
+        ours(**given, task_type_ids=np.ones_like(given["input_ids"]))
+
+
+def test_alberts_two_heads_of_pre_training(tmp_path: Path) -> None:
+    theirs, (ids, _) = make(tmp_path, "albert", "ForPreTraining"), inputs(0)
+    ours, expected = load(tmp_path), theirs(torch.as_tensor(ids))
+    assert type(ours).__name__ == type(theirs).__name__
+    for name, logits in zip(("prediction_logits", "seq_relationship_logits"), expected[:2], strict=True):
+        np.testing.assert_allclose(getattr(ours(ids), name), logits.detach().numpy(), rtol=0, atol=2e-5)
+    ours.save_pretrained(tmp_path / "saved")
+    again = type(theirs).from_pretrained(tmp_path / "saved").state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in theirs.state_dict().items())
 
 
 @pytest.mark.parametrize(

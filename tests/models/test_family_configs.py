@@ -214,6 +214,22 @@ def test_every_field_of_heads(tmp_path: Path, family: str, kind: str, field: str
         assert all(torch.equal(again[name], tensor) for name, tensor in theirs.state_dict().items())
 
 
+def test_names_of_other_types_and_fields(tmp_path: Path) -> None:
+    """A type with the forward of a family says so, and a number of layers in the file the field that it contradicts."""
+    theirs = transformers.SplinterModel(transformers.SplinterConfig(hidden_size=24, num_attention_heads=3)).eval()
+    theirs.save_pretrained(tmp_path / "splinter")
+    with pytest.raises(ModelFormatError, match="'bert'"):
+        minibert.load(tmp_path / "splinter")
+    edit(tmp_path / "splinter", model_type="bert", architectures=None)
+    ids = np.arange(5, 20)[None]
+    expected = theirs(torch.as_tensor(ids)).last_hidden_state.detach().numpy()
+    np.testing.assert_allclose(minibert.load(tmp_path / "splinter")(ids).last_hidden_state, expected, rtol=0, atol=2e-5)
+    make(tmp_path / "albert", "albert")
+    edit(tmp_path / "albert", num_hidden_groups=2)
+    with pytest.raises(ModelFormatError, match="num_hidden_groups=2"):
+        minibert.load(tmp_path / "albert")
+
+
 @pytest.mark.parametrize(("family", "kind"), [(family, kind) for family, kind in PAIRS if kind != "Model"])
 def test_every_field_that_a_head_reads(tmp_path: Path, family: str, kind: str) -> None:
     make(tmp_path, family, kind, **({} if kind == "ForQuestionAnswering" else {"num_labels": 3}))

@@ -43,7 +43,7 @@ def test_a_right_port_passes(tmp_path: Path, family: str, kind: str) -> None:
     weights = {name: tensor.numpy() for name, tensor in theirs.state_dict().items()}
     report = parity.check(ours, {**dump_of(theirs, **given), **weights}, given)
     assert (report.verdict, report.warnings) == ("float32", [])
-    assert len(report.names) > (8 if FAMILIES[family].shares_layers else 15)
+    assert len(report.names) > (8 if FAMILIES[family].shared_layers else 15)
     assert any("equal to the checkpoint's" in note for note in report.notes)
 
 

@@ -98,6 +98,9 @@ SAMPLES = {
     ),
     "camembert": Sample(tokenizer="CamembertTokenizer", refused=(_NO_PADDING,)),
     "data2vec-text": dataclasses.replace(_ROBERTA, refused=(_NO_PADDING, _ACTIVATION)),
+    "ernie": Sample(
+        refused=(("Model", "use_task_id", ("x", None)), ("Model", "task_type_vocab_size", (0, "3"))),
+    ),
     "distilbert": Sample(
         tokenizer="DistilBertTokenizer", has_vocabulary=True, refused=(("Model", "activation", ("quick_gelu", "mish")),)
     ),

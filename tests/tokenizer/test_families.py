@@ -217,7 +217,7 @@ def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_n
         return
     ours, theirs = load(folder)
     expected = list(theirs("a", "b"))
-    if family in ("bert", "electra", "nomic_bert", "albert"):
+    if family in ("bert", "electra", "nomic_bert", "albert", "ernie"):
         expected = ["input_ids", "token_type_ids", "attention_mask"]
     assert list(ours("a", "b")) == list(ours.model_input_names) == expected
     if family == "modernbert":
