@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_318,
+    "core": 13_718,
     "vectors": 4_881,
-    "lenses": 4_977,
+    "lenses": 4_978,
     "apps": 7_300,
-    "tests": 31_939,
+    "tests": 32_332,
     "benchmarks": 4_127,
-    "words": 48_369,
+    "words": 48_610,
 }
 SLACK = {"words": 300}
 

@@ -25,6 +25,12 @@ JSON_LIMIT = 16 * 2**20
 """Most bytes of a JSON file of settings. The largest real one, the index of a sharded model, is well below 1 MB."""
 
 
+class MadeFile(type(Path())):  # type: ignore[misc]  # before Python 3.12 a class cannot derive from Path itself
+    """The path of a file that does not exist, with the content that `read_bytes` gives for it."""
+
+    content = b""
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file strictly: UTF-8 (a byte order mark is tolerated), at most 16 MB, each key once.
 
@@ -77,6 +83,8 @@ def read_bytes(path: Path, *, limit: int = JSON_LIMIT) -> bytes:
     ModelFormatError
         The file cannot be read, is larger, or is truncated while it is read.
     """
+    if isinstance(path, MadeFile):
+        return path.content
     if not is_regular_file(path):
         raise ModelFormatError(f"{path} does not exist.")
     try:

@@ -95,7 +95,8 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
         "minibert computes in float32. Leave it out; for less memory, give compute_type='int16' or 'int8'.",
     ),
     **_nothing("is_decoder add_cross_attention", _ENCODER_ONLY),
-    **_nothing("from_tf from_flax gguf_file", "minibert reads safetensors and pytorch_model.bin. Convert the model."),
+    **_nothing("from_tf from_flax", "minibert reads safetensors and pytorch_model.bin. Convert the model."),
+    **_nothing("gguf_file", "Give the path of the file instead of the name of the model."),
     **_nothing("variant", "Copy the file of this variant to model.safetensors."),
     # They change the memory of loading, training, or the tasks of other models.
     **anything("low_cpu_mem_usage weights_only max_memory offload_folder use_cache gradient_checkpointing"),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert._utils.files import is_plain_name, is_regular_file, os_reason, printable, read_json_object, within
+from minibert.checkpoint.gguf_files import OLLAMA, GgufFiles, is_gguf, ollama_file
 from minibert.checkpoint.hub import WEIGHT_FILES, WEIGHTS, HubRepository
 from minibert.errors import DownloadError, ModelFormatError
 
@@ -33,7 +34,6 @@ _INDEX = ".index"  # ends the name of a file of a TensorFlow checkpoint
 _MADE_OF = "Use the model that it was made of: its repository has model.safetensors or pytorch_model.bin."
 # What ends the names of weights in another format -> what they are, and what to do.
 _OTHER_FORMATS = {
-    "gguf": f"a file of llama.cpp and Ollama. {_MADE_OF}",
     **dict.fromkeys(("onnx", "onnx/"), f"an ONNX export. {_MADE_OF}"),
     "xml": f"an export for OpenVINO. {_MADE_OF}",
     **dict.fromkeys(("mlmodel", "mlpackage/", "tflite", "pdparams", "ot", "npz"), f"of another engine. {_MADE_OF}"),
@@ -73,7 +73,7 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
     Parameters
     ----------
     name_or_path : str or path
-        A folder, or a hub id: "org/name" or "name". A `Path` is always a folder.
+        A folder, a file in the format GGUF, "ollama:name" or a hub id: "org/name" or "name". A `Path` is no hub id.
     subfolder : str
         The folder inside the model that holds its files, with "/" between levels.
     **hub
@@ -88,10 +88,14 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
     if not isinstance(name, str) or not isinstance(subfolder, str):
         types = f"{type(name_or_path).__name__} and subfolder={type(subfolder).__name__}"
         raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {types}.")
+    if name.startswith(OLLAMA):
+        return ModelFiles(GgufFiles(ollama_file(name), name)).subfolder(subfolder)
     if os.path.isdir(folder := os.path.expanduser(name)):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
     if _is_index(index := folder.removesuffix(_INDEX) + _INDEX):  # as bert_model.ckpt, the name of three files
         return ModelFiles(_Folder(Path(index).parent, Path(index).name))
+    if is_gguf(folder):
+        return ModelFiles(GgufFiles(Path(folder))).subfolder(subfolder)
     is_path = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
     if is_path or isinstance(name_or_path, os.PathLike) or os.path.lexists(name):
         what = "is a file" if os.path.isfile(name) else "is not a folder" if os.path.lexists(name) else "does not exist"
@@ -125,7 +129,7 @@ class ModelFiles:
     `DownloadError` if a file is needed from the hub and cannot be fetched.
     """
 
-    def __init__(self, source: _Folder | _Package | HubRepository, prefix: str = "") -> None:
+    def __init__(self, source: _Folder | _Package | GgufFiles | HubRepository, prefix: str = "") -> None:
         self._source = source
         self._prefix = prefix  # "" or "folder/"
 
@@ -253,6 +257,8 @@ def _remedy(names: Sequence[str]) -> str:
     if "modules.json" in names and "config.json" not in names:
         return " If modules.json lists a StaticEmbedding, SentenceTransformer loads the model."
     for name in () if {*WEIGHT_FILES} & {*names} else names:
+        if name.lower().endswith(".gguf"):
+            return f" {printable(name)} is a model by itself: give the path of the file, which `hf download` fetches."
         if re.fullmatch(r"model\.\w+\.safetensors", name):
             return f" {name} is a variant of the weights: copy it to {WEIGHTS}."
         if remedy := _OTHER_FORMATS.get(name.rpartition(".")[2].lower()):

@@ -75,7 +75,7 @@ class HubRepository:
 
     def __post_init__(self) -> None:
         if not _REPO_ID.fullmatch(self.repo_id):
-            ollama = " With a colon it is a name of Ollama, whose files are GGUF; minibert reads the original model."
+            ollama = f" With a colon it is a name of Ollama: give 'ollama:{self.repo_id}'."
             raise ValueError(
                 f"{self.repo_id!r} is neither an existing folder nor a hub id such as 'org/name'."
                 f"{ollama if re.fullmatch(r'[^:]+:[^:/]+', self.repo_id) else ''}"

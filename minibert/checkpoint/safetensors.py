@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -31,11 +31,20 @@ BITS = {
 }
 
 
+class Blocks(NamedTuple):
+    """How numbers are stored: the dtype of a block, the conversion of an array of them, how many numbers one has."""
+
+    stored: np.dtype[Any]
+    to_float32: Callable[[np.ndarray], np.ndarray]
+    numbers: int = 1
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
     """A tensor in a file: the file and its state, the tensor's name, dtype and shape, the offset of its first byte.
 
     `strides` says how many numbers lie between neighbours in each dimension; None if the numbers lie row by row.
+    `blocks` says how quantised numbers are stored; their dtype is "F32", which they become.
     """
 
     path: Path
@@ -45,6 +54,13 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int
     strides: tuple[int, ...] | None = None
+    blocks: Blocks | None = None
+
+    def size_of(self, count: int) -> int:
+        """Return the bytes of so many numbers that lie in a row."""
+        if self.blocks is not None:
+            return count // self.blocks.numbers * self.blocks.stored.itemsize
+        return count * BITS[self.dtype] // 8
 
     def block(self, index: int, count: int) -> StoredTensor:
         """Return one of `count` equal blocks of rows; the tensor itself if it does not have such blocks."""
@@ -52,7 +68,7 @@ class StoredTensor:
             return self
         rows = self.shape[0] // count
         distance = math.prod(self.shape[1:]) if self.strides is None else self.strides[0]
-        offset = self.offset + index * rows * distance * BITS[self.dtype] // 8
+        offset = self.offset + self.size_of(index * rows * distance)
         return dataclasses.replace(self, shape=(rows, *self.shape[1:]), offset=offset)
 
 

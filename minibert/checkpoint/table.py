@@ -26,7 +26,7 @@ import numpy as np
 from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.checkpoint.safetensors import StoredTensor, file_state
-from minibert.checkpoint.tensors import BUFFER_BYTES, READERS, check_numbers
+from minibert.checkpoint.tensors import BUFFER_BYTES, blocks_of, check_numbers
 from minibert.errors import ModelFormatError
 
 KEPT_BYTES = 8 * 2**20
@@ -63,7 +63,7 @@ class StoredTable:
 
     def __init__(self, tensor: StoredTensor) -> None:
         self.shape = tensor.shape
-        self._tensor, (self._stored, self._widen) = tensor, READERS[tensor.dtype]
+        self._tensor = tensor
         try:
             self._file = open(tensor.path, "rb", buffering=0)  # noqa: SIM115  # closed with the table
         except OSError as error:
@@ -112,7 +112,7 @@ class StoredTable:
     def pieces(self) -> Iterator[FloatArray]:
         """Read the whole table, some rows at a time, and keep none."""
         rows, columns = self.shape
-        step = max(1, BUFFER_BYTES // (columns * self._stored.itemsize))
+        step = max(1, BUFFER_BYTES // self._tensor.size_of(columns))
         for first in range(0, rows, step):
             yield self._read(range(rows)[first : first + step])
 
@@ -122,7 +122,7 @@ class StoredTable:
     def _read(self, ids: Sequence[int]) -> FloatArray:
         """Read these rows; a range of them at once."""
         columns = self.shape[1]
-        size = columns * self._stored.itemsize
+        size = self._tensor.size_of(columns)
         blocks = [(ids.start, len(ids))] if isinstance(ids, range) else zip(ids, itertools.repeat(1))
         try:
             read = b"".join([read_at(self._file, n * size, self._tensor.offset + i * size) for i, n in blocks])
@@ -131,7 +131,8 @@ class StoredTable:
                 raise OSError("the file ends early")
         except OSError as error:
             raise self._failed(error) from error
-        rows = self._widen(np.frombuffer(read, self._stored)).reshape(-1, columns)
+        stored, to_float32, _ = blocks_of(self._tensor)
+        rows = to_float32(np.frombuffer(read, stored)).reshape(-1, columns)
         check_numbers(self._tensor, rows, lambda i: ids[i // columns] * columns + i % columns)
         return rows
 

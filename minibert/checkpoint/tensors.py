@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, in safetensors, pytorch_model.bin or TensorFlow's format: their list and their numbers.
+"""The tensors of a checkpoint, in safetensors, pytorch_model.bin, TensorFlow's format or GGUF: their list and numbers.
 
 All headers are read before memory for the tensors is allocated.
 """
@@ -13,18 +13,18 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import ModelFiles
-from minibert.checkpoint.safetensors import StoredTensor, file_state, fill, read_exactly, read_header
+from minibert.checkpoint.gguf_files import is_gguf
+from minibert.checkpoint.safetensors import Blocks, StoredTensor, file_state, fill, read_exactly, read_header
 from minibert.errors import ModelFormatError
 
 BUFFER_BYTES = 4 * 2**20
 
-# The dtypes that minibert reads: the NumPy dtype of a stored value, and the conversion to float32.
-READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
-    "F32": (np.dtype("<f4"), lambda stored: stored),
-    "F64": (np.dtype("<f8"), np.errstate(over="ignore")(lambda stored: stored.astype(np.float32))),
-    "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
+READERS = {
+    "F32": Blocks(np.dtype("<f4"), lambda stored: stored),
+    "F64": Blocks(np.dtype("<f8"), np.errstate(over="ignore")(lambda stored: stored.astype(np.float32))),
+    "F16": Blocks(np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
     # A bfloat16 is the upper half of a float32.
-    "BF16": (np.dtype("<u2"), lambda stored: (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)),
+    "BF16": Blocks(np.dtype("<u2"), lambda stored: (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)),
 }
 
 DTYPES = tuple(READERS)
@@ -32,7 +32,7 @@ DTYPES = tuple(READERS)
 
 INTEGERS: dict[str, np.dtype] = {"I8": np.dtype("i1"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 """The dtypes of integers that only a static model may have."""
-READERS |= {name: (stored, lambda integers: integers.astype(np.float32)) for name, stored in INTEGERS.items()}
+READERS |= {name: Blocks(stored, lambda integers: integers.astype(np.float32)) for name, stored in INTEGERS.items()}
 
 # A product of query and key grows with the fourth power of the weights. With larger weights it may overflow
 # float32, and the model would give NaN. Up to this limit no hidden state is NaN, for any text and any width.
@@ -68,7 +68,16 @@ def _read_header(path: Path) -> list[StoredTensor]:
         from minibert.checkpoint import tensorflow
 
         return tensorflow.read_header(path)
+    if is_gguf(path):
+        from minibert.checkpoint import gguf
+
+        return gguf.read_header(path)
     return read_header(path)
+
+
+def blocks_of(tensor: StoredTensor) -> Blocks:
+    """Return how the numbers of a tensor of `DTYPES` are stored."""
+    return tensor.blocks or READERS[tensor.dtype]
 
 
 def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
@@ -80,9 +89,9 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
         The tensor holds NaN, infinity or a number beyond 10^6; or the file cannot be read, or has changed since its
         header was read.
     """
-    stored, to_float32 = READERS[tensor.dtype]
+    stored, to_float32, numbers = blocks_of(tensor)
     flat = target.reshape(-1)
-    step = BUFFER_BYTES // stored.itemsize
+    step = BUFFER_BYTES // stored.itemsize if numbers == 1 else BUFFER_BYTES // (4 * numbers) * numbers
     try:
         with open(tensor.path, "rb", buffering=0) as file:
             file.seek(tensor.offset)
@@ -94,7 +103,8 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
                 elif stored == part.dtype:
                     fill(file, part.view(np.uint8).data)
                 else:
-                    part[:] = to_float32(np.frombuffer(read_exactly(file, part.size * stored.itemsize), dtype=stored))
+                    read = read_exactly(file, tensor.size_of(part.size))
+                    part[:] = to_float32(np.frombuffer(read, dtype=stored)).reshape(-1)
                 check_numbers(tensor, part, first.__add__)
             if file_state(file) != tensor.state:
                 raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")

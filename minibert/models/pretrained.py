@@ -73,8 +73,8 @@ class BertPreTrainedModel(Fingerprinted, ModelBase[_Output]):
         Parameters
         ----------
         name_or_path : str or path
-            A folder with config.json and model.safetensors or pytorch_model.bin, or a hub id such as
-            "bert-base-uncased". Cached files are used without asking the network.
+            A folder with config.json and model.safetensors or pytorch_model.bin, a GGUF file, "ollama:name", or a hub
+            id such as "bert-base-uncased". Cached files are used without asking the network.
         config : BertConfig, optional
             Used instead of the model's own config.json.
         revision : str, optional

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.files import printable
+from minibert._utils.files import printable, read_bytes
 from minibert._utils.validation import counted, some_of
 from minibert._version import __version__
 from minibert.models.inputs import INPUTS
@@ -327,7 +327,8 @@ def about(subject: Subject, inputs: Mapping[str, Any], source: str, dump: Any, a
     else:
         facts["source"] = subject.files.source
         facts["weights"] = ", ".join(_digest_of_file(path) for path in subject.files.checkpoint())
-        facts["config"] = _digest_of_file(subject.files.require("config.json"))
+        stated = subject.files.require("config.json")
+        facts["config"] = f"{printable(stated.name)} sha256 {hashlib.sha256(read_bytes(stated)).hexdigest()}"
     return facts | {
         "layers": "counted from 0; hidden_states.0 is the output of the embeddings, hidden_states.1 that of layer 0",
         "inputs": ", ".join(filter(None, [source, shape, _digest(numbers)])),

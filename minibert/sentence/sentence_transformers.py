@@ -48,9 +48,10 @@ class SentenceTransformer(VectorModel):
     Parameters
     ----------
     model_name_or_path : str or path
-        A folder, or a hub id. Short ids such as "all-MiniLM-L6-v2" mean models of sentence-transformers. modules.json
-        lists the modules after the BERT model (see encode/modules.py); without this file there is mean pooling and a
-        warning. Static models load, too: those with a StaticEmbedding, and model2vec's (see encode/static.py).
+        A folder, a GGUF file, "ollama:name", or a hub id. Short ids such as "all-MiniLM-L6-v2" mean models of
+        sentence-transformers. modules.json lists the modules after the BERT model (see encode/modules.py); without this
+        file there is mean pooling and a warning. Static models load, too: those with a StaticEmbedding, and model2vec's
+        (see encode/static.py).
     prompts : dict of str to str, or "builtin", optional
         Texts to put before inputs, by name; they replace those that the model stores. "builtin" means the prompts on
         the cards of E5, BGE, Arctic Embed and mxbai models (see loading.py), where the model stores none.

@@ -58,7 +58,8 @@ def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "remedy"),
     [
-        *((name, "it was made of") for name in ("A-Q8_0.GGUF", "model.onnx", "openvino_model.xml", "m.pdparams")),
+        *((name, "it was made of") for name in ("model.onnx", "openvino_model.xml", "m.pdparams")),
+        ("A-Q8_0.GGUF", "give the path of the file"),
         ("tf_model.h5", "from_tf=True"),
         ("flax_model.msgpack", "from_flax=True"),
         ("model.ckpt-9.meta", "copy the files .index"),
@@ -76,7 +77,7 @@ def test_weights_in_another_format_are_named_with_the_remedy(tmp_path: Path, fil
     config = json.dumps(minibert.BertConfig(vocab_size=5).to_dict()).encode()
     for more in ({}, {"config.json": config, "vocab.txt": vocabulary}):
         write(tmp_path, {file: b"x", **more})
-        for call in loads[: 2 if file == "model.fp16.safetensors" else 3]:
+        for call in loads[: 2 if file in ("model.fp16.safetensors", "A-Q8_0.GGUF") else 3]:
             with pytest.raises(ValueError, match=f"{re.escape(file)}.* {re.escape(remedy)}"):
                 call()
     write(tmp_path, {"model.safetensors": b"x"})  # these weights are read, so the others do not matter
@@ -88,7 +89,7 @@ def test_weights_in_another_format_are_named_with_the_remedy(tmp_path: Path, fil
 @pytest.mark.parametrize("name", ["nomic-embed-text:latest", "hf.co/org/x-GGUF:Q8_0"])
 @pytest.mark.parametrize("call", [minibert.SentenceTransformer, minibert.load])
 def test_a_name_of_ollama_is_known_as_such(name: str, call: Callable[[str], object]) -> None:
-    with pytest.raises(ValueError, match=f"^'{name}' .*Ollama"):
+    with pytest.raises(ValueError, match=f"^'{name}' .*'ollama:{name}'"):
         call(name)
 
 

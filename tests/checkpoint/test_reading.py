@@ -59,7 +59,7 @@ def test_every_finite_half_is_widened_exactly(
     patterns = patterns[(patterns & 0x7FFF) < infinity].reshape(-1, 8)
     expected = torch.from_numpy(patterns.view(np.int16)).view(torch_dtype).to(torch.float32).numpy()
     assert len(patterns) > 7000
-    stored_dtype, widen = tensors_module.READERS[dtype]
+    stored_dtype, widen, _ = tensors_module.READERS[dtype]
     np.testing.assert_array_equal(widen(patterns.view(stored_dtype)).view(np.uint32), expected.view(np.uint32))
 
     usable = (np.abs(expected) <= 1e6).all(axis=1)  # a model with larger weights is refused
