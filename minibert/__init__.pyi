@@ -216,3 +216,12 @@ class ModernBertForSequenceClassification(BertForSequenceClassification): model:
 class ModernBertForTokenClassification(BertForTokenClassification): model: ModernBertModel
 class ModernBertForQuestionAnswering(BertForQuestionAnswering): model: ModernBertModel
 class ModernBertForMultipleChoice(BertForMultipleChoice): model: ModernBertModel
+class EuroBertConfig(_Config): ...
+class EuroBertTokenizer(BertTokenizer): ...
+EuroBertTokenizerFast = EuroBertTokenizer
+class EuroBertModel(BertModel): ...
+class EuroBertForMaskedLM(BertForMaskedLM): model: EuroBertModel
+class EuroBertForSequenceClassification(BertForSequenceClassification): model: EuroBertModel
+class EuroBertForTokenClassification(BertForTokenClassification): model: EuroBertModel
+class EuroBertForQuestionAnswering(BertForQuestionAnswering): model: EuroBertModel
+class EuroBertForMultipleChoice(BertForMultipleChoice): model: EuroBertModel

@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_718,
+    "core": 13_831,
     "vectors": 4_881,
-    "lenses": 4_978,
+    "lenses": 5_008,
     "apps": 7_300,
-    "tests": 32_332,
+    "tests": 32_419,
     "benchmarks": 4_127,
-    "words": 48_610,
+    "words": 48_686,
 }
 SLACK = {"words": 300}
 

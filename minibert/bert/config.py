@@ -60,11 +60,12 @@ class BertConfig:
                                      ModernBERT a dict for each type of layers
     layer_types : tuple of str       ModernBERT: "full_attention" or "sliding_attention" for each layer
     local_attention : int            ModernBERT: a layer with a window sees half as many tokens on each side
-    classifier_pooling : str         ModernBERT: "cls" or "mean"
+    classifier_pooling : str         ModernBERT: "cls" or "mean"; EuroBERT: "bos", "mean" or "late"
     classifier_activation : str      ModernBERT: of all heads
     norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias : bool    ModernBERT: what has a bias
     num_hidden_groups : int          ALBERT: how many different layers there are; see `stored_layer`
     use_task_id : bool               ERNIE: the files have task_type_vocab_size vectors of tasks; that of task 0 counts
+    num_key_value_heads : int        EuroBERT: heads of keys and values, which divide `num_attention_heads`
     stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
 
     The fields from `rope_parameters` on are None in a family that does not have them.
@@ -107,6 +108,7 @@ class BertConfig:
     num_hidden_groups: int | None = None
     use_task_id: bool | None = None
     task_type_vocab_size: int | None = None
+    num_key_value_heads: int | None = None
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     _family = FAMILIES["bert"]
@@ -152,8 +154,16 @@ class BertConfig:
         for name in ("tie_word_embeddings", *({*BIASES, "use_task_id"} & self.family.defaults.keys())):
             if not isinstance(getattr(self, name), bool):
                 raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
-        if "classifier_pooling" in self.family.defaults and self.classifier_pooling not in ("cls", "mean"):
-            raise ModelFormatError(f"classifier_pooling={brief(self.classifier_pooling)}; expected 'cls' or 'mean'.")
+        poolings = (
+            ("bos", "mean", "late") if self.family.defaults.get("classifier_pooling") == "late" else ("cls", "mean")
+        )
+        if "classifier_pooling" in self.family.defaults and self.classifier_pooling not in poolings:
+            raise ModelFormatError(f"classifier_pooling={brief(self.classifier_pooling)}; expected one of {poolings}.")
+        if "num_key_value_heads" in self.family.defaults:
+            count = self.num_attention_heads if self.num_key_value_heads is None else self.num_key_value_heads
+            if self.num_attention_heads % check_stored_int("num_key_value_heads", count, 1):
+                raise ModelFormatError(f"num_key_value_heads={count} does not divide {self.num_attention_heads} heads.")
+            object.__setattr__(self, "num_key_value_heads", count)
         for name in {"num_hidden_groups", "task_type_vocab_size"} & self.family.defaults.keys():
             check_stored_int(name, getattr(self, name), 1)
         if self.family.has_windows:
@@ -189,7 +199,7 @@ class BertConfig:
     def reads_any(self, head: str | None) -> bool:
         """Return whether a head that has one result for a sequence can read another token than the first."""
         is_choice = self.family.heads_begin_with_transform and head == "BertForMultipleChoice"
-        return is_choice or self.classifier_pooling == "mean"
+        return is_choice or self.classifier_pooling in ("mean", "late")
 
     @property
     def unbiased(self) -> tuple[str, ...]:
@@ -241,6 +251,11 @@ class BertConfig:
     def head_size(self) -> int:
         """D = H / A, the features of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_size(self) -> int:
+        """G, the features of keys and of values: H, or fewer if several heads share them."""
+        return self.head_size * (self.num_key_value_heads or self.num_attention_heads)
 
     @classmethod
     def from_pretrained(

@@ -35,7 +35,7 @@ these comments:
     B  sequences                  H  hidden_size                 V  vocab_size
     T  tokens of the whole batch  A  num_attention_heads         P  max_position_embeddings
     S  tokens of one sequence     D  H / A, size of one head     L  num_hidden_layers
-    Q  tokens that are needed     F  intermediate_size
+    Q  tokens that are needed     F  intermediate_size             G  features of the keys: H, or fewer if heads share
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
     # Some families do not have token types. If the positions are rotary, attention reads them, and there is no table.
     added = [LookUp(rows, ids) for rows, ids in tables if rows is not None]
     x = ops.embed(words, *added)  # (T, H)
-    x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
+    # Where norms come first, most models have none here.
+    if weights.embeddings_norm is not None:
+        x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
     # ELECTRA's embeddings have fewer features, and a linear map makes H of them.
     return x if weights.embeddings_project is None else ops.linear(x, weights.embeddings_project)  # (T, H)
 
@@ -122,7 +124,7 @@ def self_attention(
     x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, queries: Queries | None = None
 ) -> FloatArray:
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
-    query, key, value = project(x, layer, ops, queries)  # 3 x (T, H)
+    query, key, value = project(x, layer, ops, queries)  # (T, H), (T, G), (T, G)
     inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads)
     # BERT adds nothing to this. Its successors do: a bias of the scores, rotary positions, windows.
     return ops.attention(layer.with_positions(inputs, batch, queries)).context  # (T, H)
@@ -132,12 +134,13 @@ def project(
     x: FloatArray, layer: LayerWeights, ops: Ops, queries: Queries | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return W_Q x, W_K x and W_V x, each with its bias: what a token asks, how others find it, what it gives them."""
-    if queries is not None:
-        # For speed: tokens that are not needed ask nothing.
-        query = ops.linear(x[queries.tokens], layer.query)  # (Q, H)
-        projected = ops.linear(x, layer.key_value)  # (T, 2H)
-        key, value = projected.reshape(-1, 2, x.shape[1]).swapaxes(0, 1)  # 2 x (T, H)
-        return query, key, value  # 3 x (T, H)
+    if queries is not None or layer.query_key_value is None:
+        # For speed, tokens that are not needed ask nothing; or several heads share their keys and values.
+        query = ops.linear(x if queries is None else x[queries.tokens], layer.query)  # (Q, H)
+        projected = ops.linear(x, layer.key_value)  # (T, 2G)
+        G = projected.shape[1] // 2
+        key, value = projected[:, :G], projected[:, G:]  # 2 x (T, G)
+        return query, key, value  # (T, H), (T, G), (T, G)
     # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
     projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
     # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.

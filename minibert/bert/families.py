@@ -13,6 +13,7 @@ albert              Lan et al. 2019 (arXiv 1909.11942): ELECTRA's embeddings, an
 data2vec-text       Baevski et al. 2022 (arXiv 2202.03555): RoBERTa, trained in another way
 ernie               Sun et al. 2019 (arXiv 1907.12412): BERT, with a vector of the task in the embeddings
 modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
+eurobert            Boizard et al. 2025 (arXiv 2503.05500): ModernBERT's forward, RMSNorm, heads that share their keys
 ==================  =============================================================================================
 
 Everywhere else a module has the path that it has in BERT, whatever its family calls it: a checkpoint is renamed while
@@ -91,6 +92,12 @@ class Family:
         The module that has the layers, if layers may have the same weights; see `BertConfig.stored_layer`.
     is_gated : bool
         The feed-forward has a gate.
+    has_embeddings_norm : bool
+        The embeddings end with a LayerNorm.
+    has_rms_norm : bool
+        Each LayerNorm is an RMSNorm.
+    transform : tuple of str
+        The modules of the masked-LM head before the decoder: the ends of their paths in BERT.
     forward : str
         The file of its forward: "bert" is encoder.py, "modernbert" is modernbert.py.
     heads_begin_with_transform : bool
@@ -120,6 +127,9 @@ class Family:
     always_projects: bool = False
     shared_layers: str = ""
     is_gated: bool = False
+    has_embeddings_norm: bool = True
+    has_rms_norm: bool = False
+    transform: tuple[str, ...] = ("dense", "LayerNorm")
     forward: str = "bert"
     heads_begin_with_transform: bool = False
 
@@ -473,10 +483,46 @@ _MODERN = Family(
     forward="modernbert",
     heads_begin_with_transform=True,
 )
+_EUROBERT = dataclasses.replace(
+    _ROTARY,
+    model_type="eurobert",
+    class_name="EuroBert",
+    field="model",
+    modules={
+        **{bert: own for bert, own in _ROTARY.modules.items() if not bert.endswith("LayerNorm")},
+        **{"embeddings.word_embeddings": "embed_tokens", "final_norm": "norm"},
+        f"{_LAYER}.attention.LayerNorm": "layers.{i}.input_layernorm",
+        f"{_LAYER}.intermediate.LayerNorm": "layers.{i}.post_attention_layernorm",
+    },
+    heads={
+        "ForMaskedLM": {"cls.predictions.decoder": "lm_head", "cls.predictions": "lm_head"},
+        "ForSequenceClassification": {"pooler.dense": "dense"},
+    },
+    activations={"ForSequenceClassification": "gelu"},
+    biases={
+        **{"LayerNorm": None, "final_norm": None, "attention.": "attention_bias"},
+        **{"intermediate.": "mlp_bias", "output.dense": "mlp_bias", "decoder": "mlp_bias"},
+    },
+    fields={"layer_norm_eps": "rms_norm_eps"},
+    defaults={
+        **{"vocab_size": 128256, "hidden_act": "silu", "max_position_embeddings": 8192, "layer_norm_eps": 1e-5},
+        **{"pad_token_id": 128001, "type_vocab_size": 1, "tie_word_embeddings": False, "rope_parameters": None},
+        **{"num_key_value_heads": None, "classifier_pooling": "late", "attention_bias": False, "mlp_bias": False},
+    },
+    ignored=("type_vocab_size", "layer_norm_eps"),
+    required={"ForSequenceClassification": {"clf_pooling": "late"}},  # of EuroBERT's own code, which had these heads
+    inputs={"": "input_ids attention_mask position_ids inputs_embeds"},
+    theta={"full_attention": 10_000.0},
+    has_token_types=False,
+    has_embeddings_norm=False,
+    has_rms_norm=True,
+    transform=(),
+    forward="modernbert",
+)
 BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
 EXTRA = (
     *("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation"),
-    *(*BIASES, "num_hidden_groups", "use_task_id", "task_type_vocab_size"),
+    *(*BIASES, "num_hidden_groups", "use_task_id", "task_type_vocab_size", "num_key_value_heads"),
 )
 """The fields of `BertConfig` that only some families have."""
 
@@ -497,6 +543,7 @@ FAMILIES = {
         _GTE,
         _JINA,
         _MODERN,
+        _EUROBERT,
     )
 }
 """The ``model_type`` of a config.json -> its family."""

@@ -32,9 +32,10 @@ def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
     """Section 3.1, task 1: for each token, a logit of each word of the vocabulary.
 
     The transform is in the paper's code, not in its text. The decoder's weight is the table of word embeddings, unless
-    the checkpoint has another one.
+    the checkpoint has another one. EuroBERT has the decoder alone.
     """
-    x = transform(x, head, config, ops)  # (T, H)
+    if head.transform is not None:
+        x = transform(x, head, config, ops)  # (T, H)
     return ops.linear(x, head.decoder)  # (T, V)
 
 
@@ -71,6 +72,26 @@ def of_first_token(
     return ops.linear(pooled, classifier)  # (B, N)
 
 
+def of_all_tokens(
+    x: FloatArray,
+    dense: PreparedLinear,
+    classifier: PreparedLinear,
+    batch: PackedBatch,
+    ops: Ops,
+    activation: str,
+    late: bool,
+) -> FloatArray:
+    """Give EuroBERT's classifier of sequences its mean over the tokens: before its dense map, or `late`, behind it.
+
+    The mean of the logits, which is what EuroBERT takes, is the logits of the mean.
+    """
+    has_result = batch.has_result(True)  # (B,)
+    x = x if late else pool(x, batch, has_result, "mean")  # (T, H) or (B, H)
+    x = ops.linear(x, dense, activation=activation)  # (T, H) or (B, H)
+    x = pool(x, batch, has_result, "mean") if late else x  # (B, H)
+    return ops.linear(x, classifier)  # (B, N)
+
+
 def of_each_token(x: FloatArray, classifier: PreparedLinear, ops: Ops) -> FloatArray:
     """Figure 4 (c) and (d): N logits for each token.
 
@@ -97,7 +118,9 @@ def result(
     classifier = getattr(own, rows.rows[-1].field)
     if rows.pooled:
         activation = config.family.activation(head, "tanh")
-        dense = cast(PreparedLinear, weights.pooler)
+        dense, pooling = cast(PreparedLinear, weights.pooler), config.classifier_pooling
+        if pooling in ("mean", "late"):
+            return of_all_tokens(x, dense, classifier, step, ops, activation, pooling == "late")  # (B, N)
         return of_first_token(x, dense, classifier, step, ops, activation)  # (B, N)
     if kind == "first":
         x = pool(x, step, step.has_result(config.reads_any(head)), config.classifier_pooling or "cls")  # (B, H)

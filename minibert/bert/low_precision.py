@@ -315,7 +315,7 @@ def attention(
     tokens, starts = (np.arange(len(query)), cu_seqlens) if queries is None else queries
     if rotation is not None:
         query = reference.rotate(query.astype(np.float32), num_heads, rotation, tokens)
-        key = reference.rotate(key.astype(np.float32), num_heads, rotation)
+        key = reference.rotate(key.astype(np.float32), inputs.num_key_heads, rotation)
     H = query.shape[1]
     D = H // num_heads
     most, factor = most_of_products(D, query_most), np.float32(1.0) / np.sqrt(np.float32(D))
@@ -324,7 +324,7 @@ def attention(
     )
     for (start, end), (first, last) in zip(pairwise(cu_seqlens), pairwise(starts), strict=True):
         parts = query[first:last], key[start:end], value[start:end]
-        q, k, v = (x.astype(np.float32).reshape(len(x), num_heads, D).swapaxes(0, 1) for x in parts)
+        q, k, v = (reference.split_heads(x.astype(np.float32), num_heads, x.shape[1] // D) for x in parts)
         with np.errstate(all="ignore"):
             q, q_scales = _whole_numbers(q, np.abs(q).max(axis=2, keepdims=True), most)
             k, k_scales = _whole_numbers(k, np.abs(k).max(axis=2, keepdims=True), most)

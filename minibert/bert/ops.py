@@ -77,12 +77,16 @@ def rows_of(linear: PreparedLinear, first: int, last: int) -> slice:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerNorm:
-    """One LayerNorm of the checkpoint: its module path, weight and bias of shape (H,), and the eps of the config."""
+    """One LayerNorm of the checkpoint: its module path, weight and bias of shape (H,), and the eps of the config.
+
+    If it is not `centered`, it is an RMSNorm, which does not subtract the mean.
+    """
 
     path: str
     weight: FloatArray
     bias: FloatArray
     eps: float
+    centered: bool = True
 
 
 class PreparedLinear(Protocol):
@@ -197,7 +201,8 @@ class Queries(NamedTuple):
 class AttentionInput(NamedTuple):
     """What attention computes from: query, key and value of all tokens and heads, and where each sequence begins.
 
-    query, key and value have shape (T, H); head a owns columns [a D, (a + 1) D). They may be column blocks of one
+    query has shape (T, H); head a owns columns [a D, (a + 1) D). key and value have shape (T, G): G is H, or less if
+    neighbours of the A heads share one of the `num_key_heads`. They may be column blocks of one
     array, so the distance between two rows may be more than H. `cu_seqlens` has shape (B + 1,), and a sequence may be
     empty; `num_heads` is A, which divides H. With `queries`, `query` has their rows only, (Q, H). `path` is the path of
     the attention module, for wrappers that record or label calls; in the other ops the weights have the paths.
@@ -213,6 +218,11 @@ class AttentionInput(NamedTuple):
     window: Window | None = None
     queries: Queries | None = None
     path: str = ""
+
+    @property
+    def num_key_heads(self) -> int:
+        """The number of heads of keys and values, which divides `num_heads`."""
+        return self.num_heads * self.key.shape[1] // self.query.shape[1]
 
 
 class Prepare(Protocol):
@@ -266,7 +276,7 @@ class Attention(Protocol):
 
 
 class ApplyLayerNorm(Protocol):
-    """(x - mean) / sqrt(variance + eps) * weight + bias over each row of x, of shape (T, H)."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias over each row of x, (T, H); in an RMSNorm the mean is 0."""
 
     def __call__(self, x: FloatArray, norm: LayerNorm) -> FloatArray: ...
 

@@ -61,7 +61,7 @@ def embed(words: LookUp, *added: LookUp) -> FloatArray:
 
 
 def layer_norm(x: FloatArray, norm: LayerNorm, *, dtype: npt.DTypeLike = np.float64) -> FloatArray:
-    """Normalise each row: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
+    """Normalise each row: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias; in an RMSNorm mean(x) is 0.
 
     Parameters
     ----------
@@ -76,9 +76,10 @@ def layer_norm(x: FloatArray, norm: LayerNorm, *, dtype: npt.DTypeLike = np.floa
     Notes
     -----
     The variance is the biased one: the sum of squares is divided by H. The result is rounded once, at the end.
-    Source: Ba et al. 2016 (arXiv 1607.06450), section 3.
+    Source: Ba et al. 2016 (arXiv 1607.06450), section 3; RMSNorm: Zhang and Sennrich 2019 (arXiv 1910.07467), eq. 4.
     """
-    centered = x - x.mean(axis=-1, keepdims=True, dtype=dtype)  # (T, H)
+    mean = x.mean(axis=-1, keepdims=True, dtype=dtype) * norm.centered  # (T, 1)
+    centered = x - mean  # (T, H)
     variance = (centered * centered).mean(axis=-1, keepdims=True)  # (T, 1)
     normalized: FloatArray = centered / np.sqrt(variance + norm.eps)  # (T, H)
     return (normalized * norm.weight + norm.bias).astype(x.dtype)  # (T, H)
@@ -161,13 +162,14 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
     query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries, _ = inputs
     tokens, starts = (np.arange(len(query)), cu_seqlens) if queries is None else queries  # (T,), (B + 1,)
     if rotation is not None:
-        query, key = rotate(query, num_heads, rotation, tokens), rotate(key, num_heads, rotation)  # 2 x (T, H)
+        query = rotate(query, num_heads, rotation, tokens)  # (T, H)
+        key = rotate(key, inputs.num_key_heads, rotation)  # (T, G)
     context = np.empty(query.shape, dtype=query.dtype)  # (T, H)
     kept_scores: list[FloatArray] | None = [] if return_scores else None
     kept_probs: list[FloatArray] | None = [] if return_probs else None
     for (start, end), (first, last) in zip(pairwise(cu_seqlens), pairwise(starts), strict=True):
-        q = _split_heads(query[first:last], num_heads)  # (A, S, D)
-        k, v = (_split_heads(x[start:end], num_heads) for x in (key, value))  # 2 x (A, S, D)
+        q = split_heads(query[first:last], num_heads, num_heads)  # (A, S, D)
+        k, v = (split_heads(x[start:end], num_heads, inputs.num_key_heads) for x in (key, value))  # 2 x (A, S, D)
         scores: FloatArray = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
         scores = _with_distances(scores, bias, window, slice(start, end), tokens[first:last])  # (A, S, S)
         probs = softmax(scores)  # (A, S, S)
@@ -193,8 +195,10 @@ def _with_distances(
     return scores
 
 
-def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:
-    return x.reshape(len(x), num_heads, x.shape[1] // num_heads).transpose(1, 0, 2)  # (A, S, D)
+def split_heads(x: FloatArray, num_heads: int, stored: int) -> FloatArray:
+    """Return the heads of rows; if fewer are stored than there are, each is that of several neighbours."""
+    heads = x.reshape(len(x), stored, x.shape[1] // stored).transpose(1, 0, 2)  # (A, S, D) or (G / D, S, D)
+    return heads if stored == num_heads else np.repeat(heads, num_heads // stored, axis=0)  # (A, S, D)
 
 
 def rotate(x: FloatArray, num_heads: int, rotation: Rotation, tokens: IntArray | None = None) -> FloatArray:

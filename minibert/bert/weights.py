@@ -24,7 +24,9 @@ class LayerWeights:
 
     path: str
     _: dataclasses.KW_ONLY
-    query_key_value: PreparedLinear
+    query_key_value: PreparedLinear = None  # type: ignore[assignment]  # if heads share keys, the next two are there
+    own_query: PreparedLinear = None  # type: ignore[assignment]
+    shared_key_value: PreparedLinear = None  # type: ignore[assignment]
     attention_output: PreparedLinear
     attention_norm: LayerNorm = None  # type: ignore[assignment]  # the first layer of ModernBERT has none
     intermediate: PreparedLinear
@@ -52,17 +54,18 @@ class LayerWeights:
     @property
     def linears(self) -> tuple[PreparedLinear, ...]:
         """The linear maps, in the order of the forward."""
-        return self.query_key_value, self.attention_output, self.intermediate, self.output
+        maps = self.query_key_value, self.own_query, self.shared_key_value
+        return *filter(None, maps), self.attention_output, self.intermediate, self.output
 
     @functools.cached_property
     def query(self) -> PreparedLinear:
-        """The first of the maps in `query_key_value`."""
-        return self.query_key_value.part(0, 1)
+        """The map that makes the queries."""
+        return self.own_query or self.query_key_value.part(0, 1)
 
     @functools.cached_property
     def key_value(self) -> PreparedLinear:
-        """The other two."""
-        return self.query_key_value.part(1, 3)
+        """The maps that make the keys and the values, stacked."""
+        return self.shared_key_value or self.query_key_value.part(1, 3)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +98,7 @@ class Weights:
                                        embeddings have `embedding_size` features instead of H
     position_embeddings : ndarray of shape (P, H), or None if the positions are rotary
     token_type_embeddings : ndarray of shape (type_vocab_size, H), or None if there are no token types
-    embeddings_norm : LayerNorm
+    embeddings_norm : LayerNorm or None    None in models whose norms come first, except ModernBERT
     layers : tuple of L LayerWeights
     pooler : PreparedLinear or None    None if the checkpoint does not have it, or the caller did not ask for it
     ignored : tuple of str             tensors of the file that belong to heads that were not asked for
@@ -112,9 +115,9 @@ class Weights:
 
     config: BertConfig
     words: Table
-    embeddings_norm: LayerNorm
     layers: tuple[LayerWeights, ...]
     pooler: PreparedLinear | None
+    embeddings_norm: LayerNorm = None  # type: ignore[assignment]
     position_embeddings: FloatArray | None = None
     token_type_embeddings: FloatArray | None = None
     ignored: tuple[str, ...] = ()
@@ -216,10 +219,11 @@ def _in_model(config: BertConfig, rows: Iterable[Row]) -> tuple[Row, ...]:
 def stored_rows(config: BertConfig) -> tuple[Row, ...]:
     """Return the modules beside layers and pooler that a checkpoint has."""
     family, rows = config.family, [*EMBEDDING_ROWS]
-    if family.theta:
-        rows = [row for row in rows if row.field != "position_embeddings"]
-    if not config.has_token_types:
-        rows = [row for row in rows if row.field != "token_type_embeddings"]
+    there = {
+        **{"words": True, "position_embeddings": not family.theta, "token_type_embeddings": config.has_token_types},
+        "embeddings_norm": family.has_embeddings_norm,
+    }
+    rows = [row for row in rows if there[row.field]]
     if config.use_task_id:
         rows.append(_TASKS)
     if config.embedding_size != config.hidden_size or family.always_projects:
@@ -258,21 +262,26 @@ LAYER_ROWS = (
     Row("output.LayerNorm", "output_norm", (_H,)),
 )
 _GATED_ROWS = (Row("intermediate.gate", "intermediate", (_F, _H)), Row("intermediate.up", "intermediate", (_F, _H)))
-_MODERN_ROWS = (
-    Row("attention.LayerNorm", "attention_norm", (_H,)),
-    *LAYER_ROWS[:4],
-    Row("intermediate.LayerNorm", "output_norm", (_H,)),
-    *_GATED_ROWS,
-    LAYER_ROWS[6],
+_SHARED_ROWS = (
+    Row("attention.self.query", "own_query", (_H, _H)),
+    Row("attention.self.key", "shared_key_value", ("key_size", _H)),
+    Row("attention.self.value", "shared_key_value", ("key_size", _H)),
 )
+_NORMS = (Row("attention.LayerNorm", "attention_norm", (_H,)), Row("intermediate.LayerNorm", "output_norm", (_H,)))
 
 
 @functools.lru_cache(maxsize=256)
 def layer_rows(config: BertConfig, i: int) -> tuple[Row, ...]:
     """Return the modules of layer i, below its path."""
-    if config.family.forward == "modernbert":
-        return _in_model(config, _MODERN_ROWS[i == 0 :])  # the first layer has no LayerNorm before attention
-    return _in_model(config, (*LAYER_ROWS[:5], *_GATED_ROWS, *LAYER_ROWS[6:]) if config.family.is_gated else LAYER_ROWS)
+    family = config.family
+    attention = (*(LAYER_ROWS[:3] if config.key_size == config.hidden_size else _SHARED_ROWS), LAYER_ROWS[3])
+    feed_forward = (*(_GATED_ROWS if family.is_gated else LAYER_ROWS[5:6]), LAYER_ROWS[6])
+    if family.forward == "modernbert":
+        first = (
+            () if i == 0 and family.has_embeddings_norm else _NORMS[:1]
+        )  # one LayerNorm behind the other is not needed
+        return _in_model(config, (*first, *attention, _NORMS[1], *feed_forward))
+    return _in_model(config, (*attention, LAYER_ROWS[4], *feed_forward, LAYER_ROWS[7]))
 
 
 POOLER_ROWS = (Row("pooler.dense", "pooler", (_H, _H)),)
@@ -320,6 +329,8 @@ may be named ``cls.predictions.bias``."""
 def head_of(family: Family, name: str) -> HeadRows:
     """Return the modules of a head in a family."""
     head = HEADS[name]
+    if head.rows[-1].path == DECODER and len(family.transform) < 2:
+        return dataclasses.replace(head, rows=head.rows[2:])
     if not family.heads_begin_with_transform or "words" in head.result_kinds:
         return head
     return HeadRows((*_PREDICTIONS[:2], head.rows[-1]), head.result_kinds, has_pooler=False)
@@ -424,7 +435,7 @@ def _assemble(
             bias = (
                 tensors.array([f"{path}.bias" for path in paths], (num_rows,)) if stack[0].bias else zeros_of(num_rows)
             )
-            fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps)
+            fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps, not config.family.has_rms_norm)
     return fields
 
 

@@ -256,7 +256,8 @@ def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: 
     A, S, _ = probs.shape
     weight = np.asarray(layer.attention_output.weight, dtype=np.float64)  # (H, H)
     H = len(weight)
-    vectors = value(f"encoder.layer.{i}.attention.self.value").reshape(S, A, H // A)
+    stored = value(f"encoder.layer.{i}.attention.self.value").reshape(S, -1, H // A)
+    vectors = np.repeat(stored, A // stored.shape[1], axis=1)  # (S, A, D): heads may share values
     # Head a owns the columns a D to (a + 1) D - 1 of the output map.
     mapped = np.einsum("sad,had->sah", vectors, weight.reshape(H, A, H // A), optimize=True)  # (S, A, H)
     if heads:

@@ -232,7 +232,7 @@ class _Numbers:
         elif " @ W.T" in formula:
             yield from self._linear(layer, formula.partition(" @ W.T")[0], module, has_bias="+ b" in formula)
             yield _line(f"{symbol}[0]", result[:1], last=True)
-        elif function == "layer_norm":
+        elif function in ("layer_norm", "rms_norm"):
             yield from self._norm(layer, argument, self._norms[module])
         elif function == "rotated":
             yield from self._rotated(layer or 0, argument)
@@ -265,11 +265,15 @@ class _Numbers:
     def _norm(self, layer: int | None, source: str, norm: LayerNorm) -> Iterator[Line]:
         x = self._vector(layer, source)
         yield _line(source, x[:_FEATURES])
-        yield _line(f"mean of all {len(x)}", [x.mean()])
-        yield _line(f"variance of all {len(x)}", [x.var()])
+        if norm.centered:
+            yield _line(f"mean of all {len(x)}", [x.mean()])
+            yield _line(f"variance of all {len(x)}", [x.var()])
+        else:
+            yield _line(f"mean square of all {len(x)}", [np.square(x).mean()])
         yield _line("eps", [norm.eps])
         yield _line("weight", norm.weight[:_FEATURES])
-        yield _line("bias", norm.bias[:_FEATURES])
+        if norm.centered:
+            yield _line("bias", norm.bias[:_FEATURES])
 
     def _rotated(self, layer: int, source: str) -> Iterator[Line]:
         """Yield the first two numbers of head 0 that are turned together, and their angle."""

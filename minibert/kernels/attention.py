@@ -202,7 +202,7 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
         if Q == 0:
             return
         H = task.num_heads * D
-        start, query_start = first * stride + head * D, first_query * query_stride + head * D
+        start, query_start = first * stride + head // task.sharing * D, first_query * query_stride + head * D
         panels, value_panels = (S + NR - 1) // NR, (D + NR - 1) // NR
         at = layout(S, D)
         features, tokens, pitch = at.features, at.tokens, at.score_distance

@@ -62,15 +62,18 @@ def layer_norm_chunk(address, chunk):
     task = _layer_norm_task(address)
     x, weight, bias, y, H = floats_at(task.x), floats_at(task.weight), floats_at(task.bias), floats_at(task.y), task.H
     for t in range(chunk * ROWS, min(task.T, (chunk + 1) * ROWS)):
-        layer_norm_row(x, t * H, weight, bias, task.eps, y, H)
+        layer_norm_row(x, t * H, weight, bias, task.eps, task.centered, y, H)
 
 
 @function
-def layer_norm_row(x, start, weight, bias, eps, y, H):
-    """Compute y = (x - mean) / sqrt(variance + eps) * weight + bias for one row, in float64, rounded once."""
+def layer_norm_row(x, start, weight, bias, eps, centered, y, H):
+    """Compute y = (x - mean) / sqrt(variance + eps) * weight + bias for one row, in float64, rounded once.
+
+    The mean is 0 if `centered` is 0.
+    """
     zero = broadcast(0.0)
     total = zero
-    for j in range(0, H, WIDTH):
+    for j in range(0, H * centered, WIDTH):
         total = total + _wide(x, start + j, H - j)
     mean = sum_lanes(total) / H
 

@@ -43,17 +43,18 @@ QUANTISE = {name: TaskKind(6 + 3 * i, "x", "y M K") for i, name in enumerate(FOR
 # scores or probs, those of sequence b begin at index pairs_first[b]. `bias` is a table of `distances` numbers for each
 # head; `columns` has the column of each token, `query_columns` the column of each query. `angles` is the table of the
 # rotation, `rotated` numbers for each position. A query does not see keys that are more than `window` columns away; if
-# `window` is -1, it sees all. In low precision, the products are products of words.
+# `window` is -1, it sees all. A head of keys and values belongs to `sharing` heads of queries. In low precision, the
+# products are products of words.
 _ATTENTION = (
     "query key value cu_seqlens query_seqlens context scores probs pairs_first bias columns query_columns "
     "angles positions query_positions",
-    "num_heads D stride query_stride distances rotated window",
+    "num_heads D stride query_stride distances rotated window sharing",
 )
 ATTENTION = TaskKind(2, *_ATTENTION)
 ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, *_ATTENTION) for i, name in enumerate(FORMATS)}
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y", "T H")
-LAYER_NORM = TaskKind(4, "x weight bias y", "T H eps")
+LAYER_NORM = TaskKind(4, "x weight bias y", "T H eps centered")
 # x (T, K) and the offsets of its documents; panels of N tokens of queries, and their offsets; y (documents, queries)
 MAX_SIMILARITY = TaskKind(20, "x offsets panels query_offsets y", "N K num_queries")
 
@@ -312,7 +313,7 @@ def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArr
     T, H = x.shape
     x, weight, bias = _floats(x), _floats(norm.weight), _floats(norm.bias)
     y = resources.buffers.empty(T, H)
-    resources.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, num_chunks=row_chunks(T))
+    resources.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, norm.centered, num_chunks=row_chunks(T))
     return y
 
 
@@ -360,7 +361,8 @@ def attention(
     arrays = (query, key, value, cu_seqlens, starts, context, scores, probs, first, *places)
     strides = key.strides[0] // FLOAT, query.strides[0] // FLOAT
     widths = (0 if x is None else x.shape[1] for x in (table, angles))
-    numbers = (num_heads, D, *strides, *widths, -1 if window is None else window.size)
+    sharing = H // key.shape[1] if H else 1
+    numbers = (num_heads, D, *strides, *widths, -1 if window is None else window.size, sharing)
     resources.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
     if first is None:
         return AttentionOutput(context, None, None)

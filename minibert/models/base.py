@@ -426,7 +426,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
                 has_result = batch.has_result(self.config.reads_any(self.head_name))
                 shape, places = (batch.num_sequences,), np.flatnonzero(has_result)
                 tokens = batch.cu_seqlens[:-1][has_result]
-                if self.config.classifier_pooling == "mean":
+                if self.config.classifier_pooling in ("mean", "late"):
                     tokens = np.arange(batch.num_tokens)
             compute = functools.partial(self.compute, kind)
             results.append(Result(compute, (*shape, width), self.ops.dtype, places, tokens, rows_at_once))

@@ -196,7 +196,8 @@ class BertEmbeddings(Fixed):
         for name in ("position_embeddings", "token_type_embeddings"):
             table = getattr(weights, name)
             setattr(self, name, None if table is None else Embedding(name, table))
-        self.LayerNorm = LayerNorm(weights.embeddings_norm, ops)
+        if weights.embeddings_norm is not None:  # where norms come first, most models have none here
+            self.LayerNorm = LayerNorm(weights.embeddings_norm, ops)
 
     def dropout(self, x: _Anything) -> _Anything:
         """Return `x` itself: dropout is the identity at inference."""
@@ -236,7 +237,8 @@ class BertEmbeddings(Fixed):
         return _like([input_ids, token_type_ids, position_ids, inputs_embeds], embedded)
 
     def __repr__(self) -> str:
-        steps = (self.word_embeddings, self.position_embeddings, self.token_type_embeddings, self.LayerNorm)
+        tables = self.word_embeddings, self.position_embeddings, self.token_type_embeddings
+        steps = (*tables, vars(self).get("LayerNorm"))
         return f"BertEmbeddings({', '.join(repr(step) for step in steps if step is not None)})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -148,6 +149,7 @@ class FromFiles:
     def __init__(self, tensors: Mapping[str, StoredTensor], prepare: _Prepare, balanced: bool = False) -> None:
         self._tensors, self._prepare, self._balanced = tensors, prepare, balanced
         self._noted: dict[str, Table | PreparedLinear] = {}
+        self._factors: dict[str, FloatArray] = {}
 
     def arrays(self, read: Callable[[TensorSource], object]) -> dict[str, FloatArray]:
         """Return all that a function reads, as `Restored` needs it."""
@@ -165,11 +167,12 @@ class FromFiles:
     ) -> PreparedLinear:
         """Read and prepare the linear maps of these modules, stacked into one weight."""
         weight = self._read([f"{path}.weight" for path in paths])
-        norm = paths[0].replace("self.query", "LayerNorm").replace("gate", "LayerNorm")
+        norm = re.sub(r"self\.(query|key)$|(?<=intermediate\.)(gate|dense)$", "LayerNorm", paths[0])
         before: Any = [self._noted[name] for name in (f"{norm}.weight", f"{norm}.bias") if name in self._noted]
         if self._balanced and before:  # a LayerNorm of a model that has it before the map, and read just now
-            factors = balance(before[0], weight)
-            for array, by in ((weight, factors), *((array, 1 / factors) for array in before)):
+            norms = [] if norm in self._factors else before  # those of the query and of the keys have the same one
+            factors = self._factors.setdefault(norm, balance(before[0], weight))
+            for array, by in ((weight, factors), *((array, 1 / factors) for array in norms)):
                 array.flags.writeable = True
                 array *= by
                 array.flags.writeable = False

@@ -63,7 +63,8 @@ class BertPreTrainedModel(Fingerprinted, ModelBase[_Output]):
     @property
     def shared_weights(self) -> bool:
         """True if the weights are in the file that processes share, False if this process has its own copy."""
-        return is_mapped(self.weights.embeddings_norm.weight)
+        norms = self.weights.embeddings_norm, self.weights.final_norm
+        return any(is_mapped(norm.weight) for norm in norms if norm is not None)
 
     @classmethod
     @lists_keywords()

@@ -141,6 +141,8 @@ class StoredModel:
 
     def _has(self, head: str) -> bool:
         tensors, fixed = self._of_head(head), [row for row in self._rows(head) if isinstance(row.shape[0], int)]
+        if not tensors and head not in architectures(self.files.settings("config.json")):
+            return False  # of a head that is a tied decoder, nothing is stored
         return not self._missing(head, tensors, tied=True) and all(
             tensors[f"{row.path}.weight"].shape[:1] == row.shape[:1] for row in fixed
         )
@@ -314,7 +316,8 @@ def _named_as_now(tensors: dict[str, StoredTensor], family: Family) -> dict[str,
 def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
     """Return the text before "embeddings." of the embeddings: "", "bert." or the name of another wrapper."""
     # The words may be stored as a decoder alone.
-    anchor = r"(|.*\.)embeddings\.((word|position|tok)_embeddings|LayerNorm|norm)\.weight"
+    of_words = r"embed_tokens|embeddings\.((word|position|tok)_embeddings|LayerNorm|norm)"
+    anchor = rf"(|.*\.)({of_words}|layers\.0\.input_layernorm|encoder\.emb_layer_norm_after)\.weight"
     prefixes = {match[1] for name in tensors if (match := re.fullmatch(anchor, name))}
     if len(prefixes) == 1:
         return prefixes.pop()

@@ -311,6 +311,8 @@ class _Comparison:
     def _is_scaled(self, row: Row, embeddings: FloatArray) -> bool:
         """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
         mask, weights = self._truth.mask, self._subject.model.weights
+        if not weights.config.family.has_embeddings_norm:
+            return False
         true, shift = self._truth[row.name][mask], weights.embeddings_norm.bias
         error = embeddings[mask] - true
         if row.name == FIRST_STATES[1] and (project := weights.embeddings_project):

@@ -248,7 +248,8 @@ Error: TypeAlias = Callable[[FloatArray, str], float]
 
 def align(value: Array | list[Array], name: str, subject: Subject, batch: PackedBatch, error: Error) -> Aligned | None:
     """Convert a dumped value to the padded form of a name; return None if its shape does not fit any layout."""
-    spec, num_heads = subject.specs[name], subject.config.num_attention_heads
+    spec = subject.specs[name]
+    num_heads = spec.num_heads or subject.config.num_attention_heads
     candidates = _of_texts(value, spec, batch) if isinstance(value, list) else _of_array(value, spec, batch, num_heads)
     by_layout: dict[str, Array] = {}
     for array, layout in candidates:
@@ -278,7 +279,7 @@ def _of_array(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> I
             yield batch.pad(packed), f"{form or '(T, H)'}, without padding"
     if value.ndim == 3 and value.shape[0] == B and value.shape[2] == W and value.shape[1] != S:
         yield from _of_other_length(value, batch)
-    if spec.has_heads:
+    if spec.num_heads:
         for layout in _LAYOUTS["heads"]:
             for array, form in _arranged(value, layout, "B S A D", sizes):
                 yield array.reshape(B, S, W), form or "(B, S, A, D)"

@@ -50,7 +50,6 @@ class Target:
         self.batch = batch
         self.columns = columns
         self.shape = spec.shape(*batch.mask.shape)
-        self._num_heads = names.sizes.num_attention_heads
         self._counted = 0 if spec.kind == "pairs" else -1  # the axis of an array of one axis: heads, or features
 
     # --- where --------------------------------------------------------------------------------------------------------
@@ -58,8 +57,8 @@ class Target:
     def check_where(self, where: Where) -> None:
         """Raise an error for indices that this value does not have."""
         spec, (num_sequences, length) = self.spec, self.batch.mask.shape
-        names = [*_AXES[spec.kind], *(("heads",) if spec.has_heads and spec.kind == "tokens" else ())]
-        counts = {"heads": self._num_heads, "features": spec.width, "sequences": num_sequences}
+        names = [*_AXES[spec.kind], *(("heads",) if spec.num_heads and spec.kind == "tokens" else ())]
+        counts = {"heads": spec.num_heads, "features": spec.width, "sequences": num_sequences}
         for name, value in where.given():
             if name != "sequences" and name not in names:
                 raise ValueError(
@@ -93,8 +92,8 @@ class Target:
         chosen, width = getattr(where, name), self.spec.width
         if name in ("heads", "features"):
             if name == "features" and where.heads is not None:
-                by_head = np.arange(width).reshape(self._num_heads, -1)
-                return by_head[_once(where.heads % self._num_heads)].reshape(-1)
+                by_head = np.arange(width).reshape(self.spec.num_heads, -1)
+                return by_head[_once(where.heads % self.spec.num_heads)].reshape(-1)
             return np.arange(width) if chosen is None else _once(chosen % width)
         columns = self.columns[sequence]
         if chosen is None:

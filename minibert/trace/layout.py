@@ -51,6 +51,7 @@ class Sizes:
     classifier_pooling: str | None = None
     reads_any: bool = False
     layer_types: tuple[str, ...] | None = None
+    num_key_value_heads: int | None = None
 
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
@@ -81,8 +82,8 @@ class Entry:
     Notes
     -----
     In the formulas, ``x`` is the hidden state that goes into the layer, or after the layers the last one. ``by_head``
-    splits H columns into A heads, and ``joined`` undoes that. ``W`` and ``b``, or the weight and bias of
-    ``layer_norm``, are those of `module`.
+    gives each of A heads its D columns, which heads may share, and ``joined`` undoes that. ``W`` and ``b``, or the
+    weight and bias of ``layer_norm``, are those of `module`; ``rms_norm`` has no bias.
     """
 
     path: str
@@ -170,7 +171,7 @@ def all_entries() -> tuple[Entry, ...]:
 
 
 # Widths that all differ, so that a width says its letter. No weight holds a number.
-_WIDTHS = {"H": 8, "E": 6, "F": 10, "V": 12, "N": 14}
+_WIDTHS = {"H": 8, "G": 4, "E": 6, "F": 10, "V": 12, "N": 14}
 _LETTERS = {width: letter for letter, width in _WIDTHS.items()}
 
 
@@ -181,6 +182,8 @@ def _skeleton(sizes: Sizes, layer_types: tuple[str, ...]) -> BertConfig:
     own |= {field: part not in sizes.unbiased for part, field in family.biases.items() if field is not None}
     if family.has_windows:
         own["layer_types"] = layer_types
+    if sizes.num_key_value_heads not in (None, sizes.num_attention_heads):
+        own["num_key_value_heads"] = 1
     if sizes.classifier_pooling is not None:
         own["classifier_pooling"] = sizes.classifier_pooling
     return BertConfig(
@@ -265,7 +268,8 @@ class _Recorder:
             for (path, formula), look_up in zip(there, look_ups, strict=True)
         ]
         symbols = self._symbols(rows)
-        return self._add("sum", "embeddings.LayerNorm.input", " + ".join(symbols), symbols, rows[0].shape[1])
+        path = "embeddings.LayerNorm.input" if "embeddings.LayerNorm" in self._norms else "embeddings"
+        return self._add("sum", path, " + ".join(symbols), symbols, rows[0].shape[1])
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Record a LayerNorm. At the end of its block it gives the block's output."""
@@ -274,7 +278,8 @@ class _Recorder:
         ends_block = self._entry(x).path.startswith(f"{_general(block)}.")
         name = block.removesuffix(".output") if ends_block else norm.path
         symbols = self._symbols([x])
-        return self._add("norm", name, f"layer_norm({symbols[0]})", symbols, x.shape[1], x, norm.path)
+        function = "layer_norm" if norm.centered else "rms_norm"
+        return self._add("norm", name, f"{function}({symbols[0]})", symbols, x.shape[1], x, norm.path)
 
     def linear(
         self,
@@ -289,7 +294,8 @@ class _Recorder:
         source = symbols[0]
         if len(x) == self._batch.num_sequences and "S" in self._entry(x).shape:  # one token of each sequence
             pooling = self._config.classifier_pooling
-            source = f"{source}[0]" if pooling is None else f"{pooling}({source})"
+            pooling = "mean" if pooling == "late" else pooling
+            source = f"{source}[0]" if pooling in (None, "bos") else f"{pooling}({source})"
         width = linear.shape[0] // len(linear.paths)
         ys = []
         for path in linear.paths:
@@ -311,12 +317,12 @@ class _Recorder:
 
     def attention(self, inputs: AttentionInput, **returned: bool) -> AttentionOutput:
         """Record the rotated queries and keys, scores, probs and context."""
-        path, width = inputs.path, inputs.value.shape[1]
+        path, width = inputs.path, inputs.query.shape[1]
         query, key = inputs.query, inputs.key
         if inputs.rotation is not None:
             query, key = (
-                self._add("rotated", f"{path}.{part}.rotated", f"rotated({symbol})", (symbol,), width)
-                for part, symbol in zip(("query", "key"), self._symbols([query, key]), strict=True)
+                self._add("rotated", f"{path}.{part}.rotated", f"rotated({symbol})", (symbol,), x.shape[1])
+                for part, x, symbol in zip(("query", "key"), inputs[:2], self._symbols([query, key]), strict=True)
             )
         symbols = self._symbols([query, key])
         formula = "by_head({}) @ transposed(by_head({})) / sqrt(D)".format(*symbols)

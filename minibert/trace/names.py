@@ -34,14 +34,14 @@ class Spec:
     layer : int or None        None before and after the layers
     kind : "tokens" (B, S, width), "pairs" (B, A, S, S; width is A) or "pooled" (B, width)
     width : int
-    has_heads : bool           head a owns the columns a D to (a + 1) D - 1, or, of pairs, the matrix a
+    num_heads : int            head a owns the columns a D to (a + 1) D - 1, or, of pairs, the matrix a; 0: no heads
     """
 
     name: str
     layer: int | None
     kind: Literal["tokens", "pairs", "pooled"]
     width: int
-    has_heads: bool
+    num_heads: int
 
     def shape(self, num_sequences: int, length: int) -> tuple[int, ...]:
         """Return the shape of the padded array."""
@@ -58,6 +58,7 @@ class Names:
     sizes : Sizes
     states : list of str               the names of the hidden states
     look_ups : tuple of str            the names of the arguments of `Ops.embed`, in order
+    embedded : str                     the name of its result
     specs : dict of str to Spec        the names that are computed
     by_module : dict of str to str     a module with weights -> the name of its output
     after : dict of str to str         a linear map -> the name of its activation or of its sum with a residual
@@ -68,6 +69,7 @@ class Names:
         self._family, self._layout = FAMILIES[sizes.model_type], Layout.of(sizes)
         self.states = self._layout.states()
         self.look_ups = tuple(entry.path for entry in self._layout.embeddings if entry.kind == "rows")
+        self.embedded = next(entry.path for entry in self._layout.embeddings if entry.kind == "sum")
         whole = sizes.num_layers == sizes.num_hidden_layers
         self.specs: dict[str, Spec] = {}
         self._not_computed: set[str] = set()
@@ -133,7 +135,7 @@ class Names:
         for entry in head:
             if entry.formula.startswith(f"{entry.needs[0]} @ "):  # else it reads one row of each sequence
                 self._aliases[f"{entry.path}.input"] = (paths[entry.needs[0]], False)
-        if [entry.path for entry in head] == ["classifier"]:
+        if [entry.path for entry in head] == ["classifier"] and "classifier.input" in self._aliases:
             self._aliases["dropout"] = self._aliases["classifier.input"]
         if head and self.sizes.head != "BertForPreTraining":  # it has logits of two kinds
             self._aliases["logits"] = (head[-1].path, False)
@@ -143,10 +145,12 @@ class Names:
         sizes = self.sizes
         widths = {"H": sizes.hidden_size, "F": sizes.intermediate_size, "V": sizes.vocab_size, "N": sizes.num_labels}
         widths["E"] = sizes.embedding_size or sizes.hidden_size
+        widths["G"] = (sizes.num_key_value_heads or 0) * (sizes.hidden_size // sizes.num_attention_heads)
         if letters == ["B", "A", "S", "S"]:
-            return Spec(name, layer, "pairs", sizes.num_attention_heads, True)
+            return Spec(name, layer, "pairs", sizes.num_attention_heads, sizes.num_attention_heads)
         width = widths[letters[-1]] if letters[-1] in widths else int(letters[-1])
-        return Spec(name, layer, "tokens" if len(letters) == 3 else "pooled", width, bool(entry.by_head))
+        num_heads = width * sizes.num_attention_heads // sizes.hidden_size if entry.by_head else 0
+        return Spec(name, layer, "tokens" if len(letters) == 3 else "pooled", width, num_heads)
 
     @classmethod
     @functools.lru_cache(maxsize=16)

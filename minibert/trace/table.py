@@ -37,6 +37,8 @@ embeddings.LayerNorm.input = embeddings_sum
 embeddings = embeddings
   embeddings.LayerNorm  embeddings.dropout  hidden_states.0  encoder.input  hook_full_embed  embed_ln.hook_out
   inp_norm  /embeddings/LayerNorm/LayerNormalization_output_0  /embeddings/LayerNorm/Add_1_output_0
+embeddings (sum) = embeddings
+  embeddings.dropout  hidden_states.0  encoder.input  hook_full_embed
 embeddings_project = projected
   hidden_states.0  encoder.input
 encoder.layer.{i}.attention.self.query = query

@@ -138,7 +138,7 @@ class Trace(Mapping[str, FloatArray]):
         name, by_head = self._find(key)
         padded = self._padded(name)
         if by_head:
-            heads = self._names.sizes.num_attention_heads
+            heads = self._names.specs[name].num_heads
             return padded.reshape(*padded.shape[:2], heads, padded.shape[2] // heads)
         return padded
 
@@ -236,7 +236,7 @@ class Trace(Mapping[str, FloatArray]):
         else:
             part = value[batch.cu_seqlens[index] : batch.cu_seqlens[index + 1]]
         part.flags.writeable = False
-        return part.reshape(len(part), self.sizes.num_attention_heads, -1) if by_head else part
+        return part.reshape(len(part), self._names.specs[name].num_heads, -1) if by_head else part
 
     def output_map(self, layer: int) -> FloatArray | None:
         """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file or pickle."""

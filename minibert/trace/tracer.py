@@ -94,7 +94,7 @@ class Tracer(WrappedOps):
         self._step = Step(batch, tokens, self._sequences, self._pooled, self.names.sizes.reads_any)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
         total = self.inner.embed(*map(self._look_up, self.names.look_ups, look_ups))
-        return self._pass("embeddings.LayerNorm.input", total)
+        return self._pass(self.names.embedded, total)
 
     def _look_up(self, name: str, look_up: LookUp) -> LookUp:
         if not self._wants(name):
@@ -166,7 +166,8 @@ class Tracer(WrappedOps):
         names, rotation = [f"{inputs.path}.{part}.rotated" for part in ("query", "key")], inputs.rotation
         if rotation is None or not any(map(self._wants, names)):
             return inputs
-        before = [rotate(np.ascontiguousarray(x), inputs.num_heads, rotation) for x in inputs[:2]]
+        heads = inputs.num_heads, inputs.num_key_heads
+        before = [rotate(np.ascontiguousarray(x), n, rotation) for x, n in zip(inputs[:2], heads, strict=True)]
         after = list(map(self._pass, names, before))
         if not any(map(operator.is_not, after, before)):
             return inputs
@@ -195,7 +196,8 @@ class Tracer(WrappedOps):
                 lines = (probs != before).any(axis=2)
                 for head in np.flatnonzero(lines.any(axis=1)):
                     columns = slice(head * size, (head + 1) * size)
-                    new = probs[head, lines[head]].astype(np.float64) @ value[rows, columns]
+                    own = head * value.shape[1] // context.shape[1] * size  # heads may share values
+                    new = probs[head, lines[head]].astype(np.float64) @ value[rows, own : own + size]
                     context[rows, columns][lines[head]] = new  # nobody else has the op's result
             all_probs.append(probs)
         return context, scores, all_probs

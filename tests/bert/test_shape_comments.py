@@ -59,7 +59,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
     config = BertConfig.from_files(files)
     dimensions = {
         **{"B": len(LENGTHS), "T": sum(LENGTHS), "V": config.vocab_size, "P": config.max_position_embeddings},
-        **{"H": config.hidden_size, "A": config.num_attention_heads, "D": config.head_size},
+        **{"H": config.hidden_size, "A": config.num_attention_heads, "D": config.head_size, "G": 2 * config.head_size},
         "Q": sum(LENGTHS),  # all tokens are read
         **{"F": config.intermediate_size, "L": config.num_hidden_layers, "type_vocab_size": config.type_vocab_size},
     }
@@ -76,6 +76,8 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
     sys.settrace(observer)
     try:
         weights = load_weights(files, config, reference.OPS.prepare)
+        run(with_shared_keys(weights, dimensions["G"]), pack(config, ids, mask))
+        dimensions["G"] = config.hidden_size
         for activation in ACTIVATIONS:
             changed = dataclasses.replace(weights, config=dataclasses.replace(config, hidden_act=activation))
             run(changed, pack(config, ids, mask))
@@ -83,10 +85,10 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         run_heads(weights, pack(config, ids, mask))
         batch, float64 = pack(config, ids, mask), reference.make_ops(dtype=np.float64)
         run(weights, batch, ops=float64)
-        bias = RelativeBias(np.ones((5, 2 * config.max_position_embeddings - 1), np.float32), batch.columns)
+        bias = RelativeBias(np.ones((8, 2 * config.max_position_embeddings - 1), np.float32), batch.columns)
         rows = vectors[mask][None].repeat(3, 0)
         rotation = Rotation(np.ones((config.max_position_embeddings, 6), np.float32), batch.positions)
-        inputs = AttentionInput(*rows, batch.cu_seqlens, 5, bias, rotation, Window(3, batch.columns))
+        inputs = AttentionInput(*rows, batch.cu_seqlens, 8, bias, rotation, Window(3, batch.columns))
         float64.attention(inputs, return_scores=True, return_probs=True)
         run_modernbert(weights, pack(config, ids, mask))
         # In a forward only square weights have a residual of their own width, so N would always be H.
@@ -112,6 +114,16 @@ def run(weights: Weights, batch: PackedBatch, *, ops: Ops = reference.OPS) -> No
         *_, x = encoder.forward(weights, batch, ops, queries=queries)
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, ops)
+
+
+def with_shared_keys(weights: Weights, G: int) -> Weights:
+    """Return the weights with fewer heads of keys and values than of queries."""
+    own, shared = (Linear(("x",), np.ones((rows, 56), np.float32), np.ones(rows, np.float32)) for rows in (56, 2 * G))
+    maps = {"query_key_value": None, "own_query": own, "shared_key_value": shared}
+    layers = tuple(dataclasses.replace(layer, **maps) for layer in weights.layers)
+    shared_keys = copy.copy(weights)
+    object.__setattr__(shared_keys, "layers", layers)
+    return shared_keys
 
 
 def run_modernbert(weights: Weights, batch: PackedBatch) -> None:
@@ -151,10 +163,14 @@ def run_heads(weights: Weights, batch: PackedBatch) -> None:
         reads_any=lambda head: False,
     )
     head = dataclasses.replace(head, classifier=linear(NUM_LABELS))
+    euro = [
+        SimpleNamespace(family=FAMILIES["eurobert"], classifier_pooling=pooling, reads_any=lambda head: True)
+        for pooling in ("mean", "late")
+    ]
     for own, name, kind in (
         (config, "BertForMaskedLM", "words"),
         (config, None, "pooler"),
-        *((own, "BertForSequenceClassification", "first") for own in (config, modern)),
+        *((own, "BertForSequenceClassification", "first") for own in (config, modern, *euro)),
         *((own, "BertForTokenClassification", "tokens") for own in (config, modern)),
     ):
         given: Any = SimpleNamespace(config=own, head=head, pooler=dense)

@@ -222,7 +222,7 @@ def test_the_activation_of_a_head_is_named_from_its_logits(tmp_path: Path, monke
 
 
 OF_SUCCESSORS = ("R1", "R2", "R3", "A13", "A14", "F1", "C2", "N4.final", "N4.first", "W2.attention.self")
-OF_SUCCESSORS += ("C1.pre-norm", "A5.none", "A7.causal", "W3.first")
+OF_SUCCESSORS += ("N4.mean", "A16", "C1.pre-norm", "A5.none", "A7.causal", "W3.first")
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])

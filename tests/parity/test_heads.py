@@ -22,11 +22,13 @@ HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert, cls": ("ForSequenceClassification", {"classifier_pooling": "cls"}),
     "modernbert, mean": ("ForSequenceClassification", {"classifier_pooling": "mean"}),
     "modernbert": ("ForTokenClassification", {}),
+    "eurobert, late": ("ForSequenceClassification", {}),
+    "eurobert, mean": ("ForSequenceClassification", {"classifier_pooling": "mean"}),
 }
 OF_HEADS = {"pooler_dense", "pooler", "transform_dense", "transform_act", "transform", "predictions", "logits"}
 
 
-BY_DEFAULT = ("BertForSequenceClassification", "BertForMaskedLM", "modernbert, mean")
+BY_DEFAULT = ("BertForSequenceClassification", "BertForMaskedLM", "modernbert, mean", "eurobert, late")
 
 
 @pytest.fixture(

@@ -32,6 +32,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "jina_embeddings_v3": {"num_hidden_layers": 24, "max_position_embeddings": 8194},
     "modernbert": {"num_hidden_layers": 22, "max_position_embeddings": 8192, "local_attention": 128}
     | {"global_attn_every_n_layers": 3},
+    "eurobert": {"num_hidden_layers": 12, "max_position_embeddings": 8192},
 }
 # What rounds may have errors like those of a forward in half precision; then it is not "float32" either.
 HALF = ("wrong", "float16", "bfloat16")

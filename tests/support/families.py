@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from minibert.bert.families import FAMILIES
 from minibert.bert.reference import ACTIVATIONS
@@ -155,6 +156,22 @@ SAMPLES = {
         },
     ),
 }
+SAMPLES["eurobert"] = Sample(
+    {**_IDS, "mask_token_id": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 24},
+    kinds=KINDS[:4],
+    tokenizer="PreTrainedTokenizerFast",
+    changing={**_ROPE, "rms_norm_eps": (1e-3, 1.0)},
+    of_heads={
+        **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), (True, False)),
+        **{"classifier_pooling": ("bos", "mean", "late"), "num_key_value_heads": (1, 4), "head_dim": (None, 6)},
+    },
+    refused=(
+        *(_HEAD_DIM, _ACTIVATION, ("Model", "num_key_value_heads", (3, 0, "2"))),
+        *(("Model", "classifier_pooling", ("cls", None)), ("Model", "mlp_bias", ("x", 2))),
+        ("ForSequenceClassification", "clf_pooling", ("mean", "bos")),
+    ),
+    telling={"num_hidden_layers": 4, "rope_parameters": {"rope_theta": 300.0, "rope_type": "linear", "factor": 1.2}},
+)
 ROTARY = tuple(family for family in FAMILIES if FAMILIES[family].theta)
 PAIRS = [(family, kind) for family in FAMILIES for kind in SAMPLES[family].kinds]
 
@@ -176,10 +193,20 @@ def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
         ):  # transformers ties the two names of this bias while it loads
             if kind == "ForMaskedLM" and hasattr(model, part.partition(".")[0]):
                 head = model.get_submodule(part)
-                if hasattr(head, "bias"):
+                if getattr(getattr(head, "decoder", None), "bias", None) is not None and hasattr(head, "bias"):
                     head.bias.copy_(head.decoder.bias)
     model.save_pretrained(folder)
     return model
+
+
+def in_float64(model: Any) -> Any:
+    """Return a copy that computes in float64, also the RMSNorms, in which transformers computes in float32."""
+    exact = copy.deepcopy(model).double()
+    for norm in (module for module in exact.modules() if hasattr(module, "variance_epsilon")):
+        norm.forward = lambda x, own=norm: (
+            own.weight * x / (x.pow(2).mean(-1, keepdim=True) + own.variance_epsilon).sqrt()
+        )
+    return exact
 
 
 def inputs(padding: int, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -217,6 +244,10 @@ def modules_of(theirs: Any, **given: Any) -> tuple[dict[str, np.ndarray], Any]:
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+EUROBERT_TOKENS = {
+    **{"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "pad_token": "<|end_of_text|>"},
+    "mask_token": "<|mask|>",
+}
 ALBERT_TOKENS = ["<pad>", "<unk>", "[CLS]", "[SEP]"]
 WITH_VOCABULARY = tuple(family for family in SAMPLES if SAMPLES[family].has_vocabulary)
 
@@ -233,7 +264,7 @@ def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
             special_tokens=[*ROBERTA_TOKENS, "<mask>"], initial_alphabet=alphabet, **options
         )
     elif name == "PreTrainedTokenizerFast":
-        return _train_modernbert(texts, size)
+        return (_train_eurobert if family == "eurobert" else _train_modernbert)(texts, size)
     elif name in ("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"):
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -274,6 +305,29 @@ def _train_modernbert(texts: Sequence[str], size: int) -> Tokenizer:
     return tokenizer
 
 
+def _train_eurobert(texts: Sequence[str], size: int) -> Tokenizer:
+    """Train a tokenizer with the parts of EuroBERT's, those of Llama 3; padding is the token that ends a text."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    split = pre_tokenizers.Split(Regex(rf"{words}|\s+(?!\S)|\s+"), "isolated")
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, whole])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    special = [*EUROBERT_TOKENS.values(), "<|reserved_special_token_0|>"]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in dict.fromkeys(special)])
+    first, last = EUROBERT_TOKENS["bos_token"], EUROBERT_TOKENS["eos_token"]
+    template = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B:1 {last}:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (first, last)],
+    )
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
 def family_folder(folder: Path, family: str, trained: Tokenizer, *, vocabulary: bool = False, **settings: Any) -> Path:
     """Write a folder of a family: tokenizer.json as transformers saves it, or the files of the vocabulary alone."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -287,7 +341,8 @@ def family_folder(folder: Path, family: str, trained: Tokenizer, *, vocabulary: 
         return folder
     if name == "PreTrainedTokenizerFast":
         named = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
-        named |= {"mask_token": "[MASK]", "clean_up_tokenization_spaces": True} | settings
+        named |= {"mask_token": "[MASK]"}
+        named = (EUROBERT_TOKENS if family == "eurobert" else named) | {"clean_up_tokenization_spaces": True} | settings
         transformers.PreTrainedTokenizerFast(tokenizer_object=trained, **named).save_pretrained(folder)
         return folder
     model = json.loads(trained.to_str())["model"]

@@ -35,7 +35,7 @@ WITHOUT_COMMENT = {
 
 # All values differ, also from the multiples that comments name.
 LENGTHS = (13, 17, 19, 23)
-SIZES = sizes(V=101, H=35, L=2, A=5, F=131, P=29, types=9)
+SIZES = sizes(V=101, H=56, L=2, A=8, F=131, P=29, types=9)
 
 
 # These functions give `linear` one token of each sequence.
@@ -178,7 +178,8 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
             letters["S"] = int(caller.f_locals["end"] - caller.f_locals["start"])
         if caller.f_code in ONE_TOKEN_OF_EACH and caller is not frame and frame.f_code is not encoder.pooler.__code__:
             letters["T"] = dimensions["B"]
-        if caller.f_code is heads.result.__code__ and caller is not frame:  # its x has B rows after pooling
+        # Their x has B rows after pooling.
+        if caller.f_code in (heads.result.__code__, heads.of_all_tokens.__code__) and caller is not frame:
             letters.setdefault("T", len(caller.f_locals["x"]))
         caller = caller.f_back
     return letters
@@ -210,6 +211,8 @@ def check_comment(comment: str, executions: Sequence[Observation], lengths: Sequ
     matched: set[tuple[int, str]] = set()
     for seen in executions:
         described = items
+        if isinstance(several := seen.values[0], list) and len(several) == len(items) > 1:  # of ``return x, y``
+            seen = dataclasses.replace(seen, names=seen.names * len(items), values=tuple(several))
         if len(items) == 1 and len(seen.names) > 1:  # "3 x (T, H)" describes three names
             count, _, shape = items[0][0].partition(" x ")
             described = [[shape]] * int(count)

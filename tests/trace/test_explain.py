@@ -71,8 +71,14 @@ def added(step: Printed) -> None:
         recomputed(lambda *given: sum(given), list(parts), result)
 
 
+def _zeros(step: Printed) -> list[list[float]]:
+    """Return the bias that an RMSNorm does not have."""
+    return [] if "bias" in step.given else [[0.0] * 4]
+
+
 def normalised(step: Printed) -> None:
-    (x, (mean,), (variance,), (eps,), weight, bias), (results,) = step.given.values(), step.results.values()
+    (x, *between, (eps,), weight, bias), (results,) = [*step.given.values(), *_zeros(step)], step.results.values()
+    (mean,), (variance,) = between if len(between) == 2 else ([0.0], *between)
     for number, w, b, result in zip(x, weight, bias, results, strict=True):
         recomputed(
             lambda x, m, v, e, w, b: (x - m) / math.sqrt(v + e) * w + b, [number, mean, variance, eps, w, b], result
@@ -156,6 +162,8 @@ def check(explanation: Explanation, model: Any) -> None:
     if model.config.family.forward == "modernbert":
         kinds |= {"attention": added, "output": added}
         kinds |= dict.fromkeys(("normed", "attention_normed", "final"), normalised)
+    if not model.config.family.has_embeddings_norm:
+        kinds["embeddings"] = added
     for step, numbers in zip(printed, explanation.steps, strict=True):
         kinds.get(step.symbol, sum_of_products)(step)
         array = explanation.trace[numbers.step.entry.path.format(i=numbers.layer)][0]

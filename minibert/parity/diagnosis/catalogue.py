@@ -67,6 +67,10 @@ def _begins_with_norms(model: Model) -> bool:
     return model.config.family.forward == "modernbert"
 
 
+def _normalises_embeddings(model: Model) -> bool:
+    return model.config.family.has_embeddings_norm
+
+
 def _has_texts(model: Model) -> bool:
     return model.config.type_vocab_size > 1
 
@@ -126,8 +130,8 @@ def _head_pooling(name: str, pooling: str) -> Mistake:
     """Return the mistake of a head that pools otherwise; `name` is that of `classifier_pooling`."""
 
     def fits(model: Model) -> bool:
-        pools = not {"pooler", "first"}.isdisjoint(model.result_kinds)
-        return pools and name != (model.config.classifier_pooling or "cls")
+        pools, own = not {"pooler", "first"}.isdisjoint(model.result_kinds), model.config.classifier_pooling or "cls"
+        return pools and name != {"bos": "cls", "late": "mean"}.get(own, own)
 
     return recipes.pooled_for_head(pooling).but(fits=fits)
 
@@ -181,7 +185,8 @@ _ROWS: dict[str, Mistake] = {
     "N4.plain": wrong.norm(None, "no weight", "no bias"),
     "N4.no-weight": wrong.norm(None, "no weight"),
     "N4.no-bias": wrong.norm(None, "no bias").but(fits=lambda model: model.config.has_bias("output.LayerNorm")),
-    "N4.rms": wrong.norm(None, "rms"),
+    "N4.rms": wrong.norm(None, "mean").but(fits=lambda model: not model.config.family.has_rms_norm),
+    "N4.mean": wrong.norm(None, "mean").but(fits=lambda model: model.config.family.has_rms_norm),
     "N5.float16": part_mistake(NORMS, norm=wrong.norm_in_float16),
     "W3.norms": part_mistake(("attention", "output"), norm=wrong.other_norm).but(fits=_ends_with_norms),
     # --- attention
@@ -196,7 +201,10 @@ _ROWS: dict[str, Mistake] = {
     "A4.query-key": wrong.instead(1, 0, 2),
     "A4.query-value": wrong.instead(2, 1, 0),
     "A4.key-value": wrong.instead(0, 2, 1),
-    "A4.by-head": part_mistake(wrong.IN_LAYER[:3], dense=wrong.sliced_by_head),
+    "A4.by-head": part_mistake(wrong.IN_LAYER[:3], dense=wrong.sliced_by_head).but(fits=wrong.stacks_three),
+    "A16.in-turn": part_mistake(("scores", "context"), share=wrong.tiled).but(
+        fits=lambda model: model.config.num_key_value_heads not in (None, 1, model.config.num_attention_heads)
+    ),
     "A5.none": wrong.mask(lambda scores, visible: scores),
     "A6.minus-ten": wrong.leaking(-10.0),
     "A6.added": wrong.mask(lambda scores, visible: scores + visible),
@@ -279,7 +287,7 @@ _ROWS: dict[str, Mistake] = {
     "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)).but(harmless=_always),
     "E7.added": wrong.total(wrong.added).but(fits=lambda model: not model.config.family.has_token_types),
     "E8.padded": part_mistake("projected", dense=wrong.filled_up),
-    "E4.norm": part_mistake("embeddings", norm=wrong.no_norm),
+    "E4.norm": part_mistake("embeddings", norm=wrong.no_norm).but(fits=_normalises_embeddings),
     "T1.unknown": wrong.fed(ids=wrong.unknown),
     "T1.ones": wrong.fed(ids=lambda inputs, config: np.ones_like(inputs.ids)),
     "T1.zeros": wrong.fed(ids=lambda inputs, config: np.zeros_like(inputs.ids)),
@@ -311,7 +319,8 @@ _ROWS: dict[str, Mistake] = {
         ("normed", "attention_normed", "attention", "output"), norm=wrong.no_norm, add=wrong.norm_behind
     ).but(fits=_begins_with_norms),
     "N4.first": part_mistake(wrong.IN_LAYER[:3], dense=wrong.norm_of_input).but(
-        fits=_begins_with_norms, names=frozenset(names_of_layer(0))
+        fits=lambda model: _begins_with_norms(model) and _normalises_embeddings(model),
+        names=frozenset(names_of_layer(0)),
     ),
     "N4.final": part_mistake("final", norm=wrong.no_norm),
     "F1.exchanged": wrong.gated(lambda gate, up: (up, gate)),
@@ -362,7 +371,7 @@ _ROWS: dict[str, Mistake] = {
     "H1.early": wrong.renamed(("embeddings", "output", "final"), lambda i, states: states[min(i + 1, len(states) - 1)]),
     "H1.look-up": wrong.renamed(
         ("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"
-    ).but(fits=lambda model: model.weights.embeddings_project is None),
+    ).but(fits=lambda model: _normalises_embeddings(model) and model.weights.embeddings_project is None),
     "H1.before-norm": wrong.renamed(
         ("embeddings", "output"), lambda i, states: f"{states[i]}{'.output' if i else ''}.LayerNorm.input"
     ).but(fits=_ends_with_norms),

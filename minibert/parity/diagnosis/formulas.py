@@ -32,12 +32,12 @@ IN_LAYER = tuple(dict.fromkeys(entry.symbol for entry in ENTRIES if entry.module
 def norm(eps: float | None, *changes: str) -> Mistake:
     """Return the mistake of a LayerNorm with another eps (None: the right one) or another formula.
 
-    The changes: "outside" (eps is added to the root), "unbiased", "rms", "swapped" (weight and bias), "no weight" and
-    "no bias".
+    The changes: "outside" (eps is added to the root), "unbiased", "mean" (it is subtracted where it should not be, or
+    the other way round), "swapped" (weight and bias), "no weight" and "no bias".
     """
 
     def part(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        centered = x if "rms" in changes else x - x.mean(axis=-1, keepdims=True)
+        centered = x - x.mean(axis=-1, keepdims=True) if norm.centered != ("mean" in changes) else x
         count = x.shape[-1] - 1 if "unbiased" in changes else x.shape[-1]
         variance = (centered * centered).sum(axis=-1, keepdims=True) / x.dtype.type(count)
         small = x.dtype.type(norm.eps if eps is None else eps)
@@ -51,7 +51,7 @@ def norm(eps: float | None, *changes: str) -> Mistake:
 
 def norm_in_float16(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
     """Compute the variance in float16; x is scaled like large activations, so that the variance is infinite."""
-    centered = x - x.mean(axis=-1, keepdims=True)
+    centered = x - x.mean(axis=-1, keepdims=True) if norm.centered else x
     squares = (centered * x.dtype.type(1024)).astype(np.float16) ** 2
     variance = squares.sum(axis=-1, keepdims=True, dtype=np.float16).astype(x.dtype)
     return centered * x.dtype.type(1024) / np.sqrt(variance + x.dtype.type(norm.eps)) * norm.weight + norm.bias
@@ -165,7 +165,20 @@ def merge_interleaved(inner: Part, here: Here, context: FloatArray) -> FloatArra
 
 def instead(*order: int) -> Mistake:
     """Return the mistake of computing query, key and value with each other's weights."""
-    return part_mistake(IN_LAYER[:3], dense=lambda inner, here, x, linear, index: inner(here, x, linear, order[index]))
+    mistake = part_mistake(
+        IN_LAYER[:3], dense=lambda inner, here, x, linear, index: inner(here, x, linear, order[index])
+    )
+    return mistake.but(fits=stacks_three)
+
+
+def stacks_three(model: Model) -> bool:
+    """Return whether a model has queries, keys and values of one size."""
+    return model.config.key_size == model.config.hidden_size
+
+
+def tiled(inner: Part, here: Here, x: FloatArray, num_heads: int) -> FloatArray:
+    """Give keys and values to the heads in turn, instead of to neighbours."""
+    return np.tile(x, (1, num_heads // x.shape[1], 1, 1))
 
 
 def sliced_by_head(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
@@ -350,7 +363,7 @@ _MOST_PACKED = 2048
 def without_borders(inner: Part, here: Here, probs: FloatArray, value: FloatArray) -> FloatArray:
     """Let the tokens of all rows see each other, as if the packed texts were one."""
     forward, size = here.forward, _layer_of(here).window
-    mask, heads = forward.inputs.mask, [forward.part("split", here, x, value.shape[1]) for x in forward.attended]
+    mask, heads = forward.inputs.mask, [forward.split(here, x) for x in forward.attended]
     places = np.arange(mask.sum())
     if len(places) > _MOST_PACKED:
         raise InapplicableError(f"more than {_MOST_PACKED} tokens are too many to try it")

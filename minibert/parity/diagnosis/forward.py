@@ -83,9 +83,9 @@ def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> Flo
 def _pool(here: Here, x: FloatArray) -> FloatArray:
     """Return what a head with one result for a sequence reads, from the last hidden state: (B, H)."""
     mask, pooling = here.forward.visible, here.forward.config.classifier_pooling
-    if pooling == "mean":
+    if pooling in ("mean", "late"):
         return (x * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True).astype(x.dtype)
-    return x[np.arange(len(x)), mask.argmax(axis=1)] if pooling else x[:, 0]
+    return x[np.arange(len(x)), mask.argmax(axis=1)] if pooling == "cls" else x[:, 0]
 
 
 def distances(here: Here) -> IntArray:
@@ -107,6 +107,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "gate": lambda here, gate, up, name: here.forward.part("activation", here, gate, name) * up,
     "add": lambda here, dense, residual: dense + residual,
     "split": lambda here, x, num_heads: x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3),
+    "share": lambda here, x, num_heads: np.repeat(x, num_heads // x.shape[1], axis=1),
     "scores": lambda here, query, key: (
         query @ key.transpose(0, 1, 3, 2) * query.dtype.type(1 / math.sqrt(query.shape[-1]))
     ),
@@ -236,6 +237,11 @@ class Forward(WrappedOps):
             if kind in ("pooler", "first"):  # the pooled rows are a batch of sequences of one token
                 name = "pooler.dense" if self.weights.pooler is not None else "cls.predictions.transform.dense"
                 self.head_input, batch = self.part("pool", self._here(name), self._padded(x)), first.packed
+                if self.config.classifier_pooling == "late" and self.weights.pooler is not None:
+                    head: Any = self.weights.head
+                    x = self.ops.linear(x, self.weights.pooler, activation=head_activation(self.model))
+                    self.ops.linear(self.part("pool", self._here("classifier"), self._padded(x)), head.classifier)
+                    continue
             self.model.with_ops(self.ops).compute(kind, self.head_input, batch)
 
     def part(self, name: str, here: Here, *arguments: Any) -> Any:
@@ -250,7 +256,7 @@ class Forward(WrappedOps):
         rows = {name: self._result_of(name, "rows", *look_up) for name, look_up in named}
         words, *others = (entry.path for entry in ENTRIES if entry.kind == "rows")
         added = (rows.get(name, np.zeros_like(rows[words])) for name in others)
-        return self._result_of("embeddings.LayerNorm.input", "total", rows[words], *added)
+        return self._result_of(self.names.embedded, "total", rows[words], *added)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Compute a LayerNorm."""
@@ -280,7 +286,7 @@ class Forward(WrappedOps):
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
 
         def split(x: FloatArray, name: str) -> Any:
-            return self.part("split", self._here(name), x, inputs.num_heads)
+            return self.split(self._here(name), x)
 
         def scores_of() -> Any:
             at = self._here(scores_name)
@@ -308,6 +314,11 @@ class Forward(WrappedOps):
             probs = self._rows_of(probs_name, probs_of)
         return AttentionOutput(self._rows_of(path, context_of), None, None)
 
+    def split(self, here: Here, x: FloatArray) -> Any:
+        """Return the heads of queries, keys or values, (B, A, S, D), also of keys and values that heads share."""
+        heads = self.part("split", here, x, x.shape[-1] // self.config.head_size)
+        return self.part("share", here, heads, self.config.num_attention_heads)
+
     def _rotated(self, inputs: AttentionInput, path: str) -> list[FloatArray]:
         """Return the query and the key, rotated if the model has rotary positions."""
         if inputs.rotation is None:
@@ -316,7 +327,8 @@ class Forward(WrappedOps):
         for part, x in (("query", inputs.query), ("key", inputs.key)):
             name = f"{path}.{part}.rotated"
             rotation = self.part("rotation", self._here(name), inputs.rotation)
-            rotated.append(self._result_of(name, "rotate", np.ascontiguousarray(x), inputs.num_heads, rotation))
+            num_heads = x.shape[1] // self.config.head_size
+            rotated.append(self._result_of(name, "rotate", np.ascontiguousarray(x), num_heads, rotation))
         return rotated
 
     # --- values by name -----------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def pooled(pooling: str) -> Mistake:
 def pooled_for_head(pooling: str) -> Mistake:
     """Return the mistake of another pooling before the pooler, or before the head."""
     return part_mistake(
-        ("pooler_dense", "transform_dense"),
+        ("pooler_dense", "transform_dense", "logits"),
         pool=lambda inner, here, x: POOLINGS[pooling](
             {here.forward.states[-1]: x}, here.forward.inputs, here.forward.states
         ),

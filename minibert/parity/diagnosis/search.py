@@ -156,7 +156,7 @@ class Search:
             wrong = np.any(differs & (mask[:, None, :, None] & mask[:, None, None, :]), axis=(0, 2, 3))
             return WrongPart(wrong, wrong) if 0 < wrong.sum() < count else None
         columns, heads = np.any(differs[mask], axis=0), None
-        if self.replay.names.specs[name].has_heads:
+        if self.replay.names.specs[name].num_heads:
             shares = columns.reshape(count, -1).mean(axis=1)
             if ((shares == 0) | (shares > _WHOLE)).all():
                 heads = shares > 0

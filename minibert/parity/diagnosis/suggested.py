@@ -17,6 +17,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray, IntArray, counted
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
+from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
@@ -50,7 +51,7 @@ def variants(search: Search, target: str) -> Iterator[Mistake]:
     orders += [heads[::-1], np.roll(heads, 1), np.roll(heads, -1)]
     blocks = [2**i for i in range((search.inputs.ids.shape[1] - 1).bit_length())]
     for symbol in symbols:
-        if symbol in _WEIGHTS_OF:
+        if symbol in wrong.IN_LAYER:
             yield from _tensors(symbol, {symbol_of(name) for name in search.replay.names.specs})
         if symbol in _WITH_HEADS:
             yield from (reordered(order, symbol, symbol) for order in orders)
@@ -75,32 +76,33 @@ _NOT_RESCALED = (("sum",), ("values",), ("sum", "values"))
 
 # --- weights ----------------------------------------------------------------------------------------------------------
 
-_WEIGHTS_OF = {
-    **dict.fromkeys(wrong.IN_LAYER[:3], "query_key_value"),
-    **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
-    **{"attention": "attention_norm", "output": "output_norm", "gate": "intermediate", "up": "intermediate"},
-    **{"normed": "attention_norm", "attention_normed": "output_norm"},
-}
 _MODULES = {entry.symbol: entry.module.removeprefix("encoder.layer.{i}.") for entry in ENTRIES if entry.module}
-_STACKED = (wrong.IN_LAYER[:3], ("gate", "up"))
+
+
+def _module_of(layer: LayerWeights, symbol: str) -> tuple[Any, int]:
+    """Return the linear maps, or the LayerNorm, that compute a value of a layer, and which of the maps; or None."""
+    path = f"{layer.path}.{_MODULES[symbol]}"
+    found = [(linear, linear.paths.index(path)) for linear in layer.linears if path in linear.paths]
+    norms = [(norm, 0) for norm in (layer.attention_norm, layer.output_norm) if norm and norm.path == path]
+    return next(iter([*found, *norms]), (None, 0))
 
 
 def layer_mistake(index: int) -> Mistake:
     """Return the mistake of computing ops with the weights of layer `index`."""
 
     def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
-        other = getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)])
+        other, _ = _module_of(here.forward.weights.layers[index], symbol_of(here.name))
         return x if other is None else inner(here, x, other, *which)
 
     text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
     parts = {"dense": part, "norm": part}
-    return Mistake(tuple(_WEIGHTS_OF), parts, id=f"W3.layer-{index}", template=text, cure=remedy, source=index)
+    return Mistake(wrong.IN_LAYER, parts, id=f"W3.layer-{index}", template=text, cure=remedy, source=index)
 
 
 def _tensors(symbol: str, own: set[str]) -> Iterator[Mistake]:
     """Yield the mistakes of one wrong tensor: it belongs to a neighbour layer, or to another op of this layer."""
     alike = [
-        other for other in _WEIGHTS_OF if other in own and (other in NORMS) == (symbol in NORMS) and other != symbol
+        other for other in wrong.IN_LAYER if other in own and (other in NORMS) == (symbol in NORMS) and other != symbol
     ]
     for kind in ("weight", "bias"):
         yield from (tensor_mistake(symbol, kind, symbol, offset) for offset in (-1, 1))
@@ -114,10 +116,9 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
         layers, index = here.forward.weights.layers, (here.layer or 0) + offset
         if not 0 <= index < len(layers):
             return own
-        tensor = getattr(getattr(layers[index], _WEIGHTS_OF[source]), kind, own[kind])
-        for stacked in _STACKED:
-            if source in stacked:
-                tensor = np.split(tensor, len(stacked))[stacked.index(source)]
+        module, place = _module_of(layers[index], source)
+        tensor = getattr(module, kind, own[kind])
+        tensor = tensor if module is None else np.split(tensor, len(getattr(module, "paths", (0,))))[place]
         return own | {kind: tensor.astype(here.forward.dtype)} if tensor.shape == own[kind].shape else own
 
     def weights(inner: Part, here: Here, *own: FloatArray) -> tuple[FloatArray, ...]:
@@ -125,7 +126,7 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
 
     def norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
         own = replaced(here, {"weight": norm.weight, "bias": norm.bias})
-        return inner(here, x, LayerNorm(norm.path, own["weight"], own["bias"], norm.eps))
+        return inner(here, x, dataclasses.replace(norm, weight=own["weight"], bias=own["bias"]))
 
     other = "that" if source == symbol else f"{_MODULES[source]}.{kind}"
     whose = {0: "", -1: " of the layer before", 1: " of the layer after"}[offset]
@@ -167,7 +168,7 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
         if target != "embeddings.word_embeddings":
             added = (weights.token_type_embeddings, inputs.types), (weights.position_embeddings, inputs.positions)
             rows = table + sum(rows[ids[row, column]] for rows, ids in added if rows is not None)
-        if target == "embeddings":
+        if target == "embeddings" and weights.embeddings_norm is not None:
             rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
         ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ port[row, column]))
     row, column = places[0]

@@ -184,8 +184,7 @@ def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | N
 
     The shares of a token add up to 1. A row that points away from the sum has a negative one.
     """
-    names = [entry.path for entry in Layout.of(trace.sizes).embeddings]
-    names = names[: names.index("embeddings")]
+    names = [entry.path for entry in Layout.of(trace.sizes).embeddings if entry.kind in ("rows", "sum")]
     if not set(names) <= set(trace.names):
         return None
     *parts, total = (np.asarray(trace.value_of(name, index), dtype=np.float64) for name in names)
@@ -264,7 +263,8 @@ def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) 
     rows = []
     for head in heads:
         columns = slice(head * size, (head + 1) * size)
-        own = value[:, columns]
+        first = head * value.shape[1] // trace.sizes.hidden_size * size  # heads may share values
+        own = value[:, first : first + size]
         rows.append(np.linalg.norm(own if weight is None else own @ weight[:, columns].T.astype(np.float64), axis=1))
     return np.stack(rows)
 

@@ -97,7 +97,7 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
     "rotated_key": ("The keys are turned in the same way.", "rotated = np.concatenate("),
     "gate": ("A linear map to F features, for each token alone.", ""),
     "up": ("A second linear map to F features.", ""),
-    "normed": ("LayerNorm, before attention; in the first layer there is none.", ""),
+    "normed": ("LayerNorm, before attention; the first layer has none if the embeddings end with one.", ""),
     "attention_normed": ("LayerNorm, before the feed forward.", ""),
     "final": ("LayerNorm. The result is the last hidden state.", ""),
     "pooler_dense": ("A linear map of the last hidden state of the first token, [CLS].", ""),
@@ -138,6 +138,8 @@ def steps(entries: Iterable[Entry], activation: str | None = None) -> Iterator[S
         words, beginning = _EXPLAINED.get(entry.symbol, ("", ""))
         if entry.kind == "sum" and not entry.symbol.endswith("_sum"):  # a LayerNorm in BERT
             words, beginning = _EXPLAINED[f"{entry.symbol}_sum"]
+        if entry.formula.startswith("rms_norm"):
+            words = words.replace("LayerNorm", "RMSNorm, a LayerNorm that does not subtract the mean")
         if entry.formula == "act(gate) * up":
             words, beginning = _GATED
         if entry.symbol == "intermediate" and activation is not None:
