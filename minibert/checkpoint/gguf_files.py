@@ -51,7 +51,7 @@ class GgufFiles:
     def __init__(self, path: Path, name: str = "") -> None:
         self._path, self._gguf = path, read_gguf(path)
         self._made: dict[str, Path] = {WEIGHTS: path}
-        self.source = f"{name} (file {path})" if name else f"file {path}"
+        self._name, self.source = name or str(path), f"{name} (file {path})" if name else f"file {path}"
 
     def find(self, filename: str, *, needed: bool = False) -> Path | None:
         """Return the file itself for the weights, a made file for settings, or None."""
@@ -66,11 +66,20 @@ class GgufFiles:
             if content is not None:
                 self._made[filename] = made = MadeFile(self._path, filename)
                 made.content = json.dumps(content).encode()
+                if filename == "modules.json":
+                    self._warn(_config(self._gguf)["max_position_embeddings"])
         return self._made.get(filename)
 
     def names(self, prefix: str) -> list[str]:
         """Name the file itself: nothing else is there."""
         return [] if prefix else [self._path.name]
+
+    def _warn(self, limit: int) -> None:
+        warn_caller(
+            f"{self._name}: a GGUF does not hold max_seq_length (texts are cut at {limit} tokens), modules such as "
+            "Dense and LayerNorm (vectors are scaled to length 1) and hidden_act (the usual one is computed). If the "
+            "original model has others, its vectors differ."
+        )
 
 
 # --- the content of the files -----------------------------------------------------------------------------------------
@@ -173,12 +182,6 @@ def _modules(gguf: Gguf) -> list[dict[str, str]] | None:
     """Make modules.json; None for a model without a pooling. Ollama and llama.cpp scale vectors to length 1."""
     if _pooling(gguf) is None:
         return None
-    limit = _config(gguf)["max_position_embeddings"]
-    warn_caller(
-        f"{gguf.path}: a GGUF does not hold max_seq_length (texts are cut at {limit} tokens), modules such as Dense "
-        "and LayerNorm (vectors are scaled to length 1) and hidden_act (the usual one is computed). If the original "
-        "model has others, its vectors differ."
-    )
     kinds = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
     return [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
 

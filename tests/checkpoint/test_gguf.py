@@ -6,6 +6,8 @@ import hashlib
 import json
 import random
 import struct
+import subprocess
+import sys
 import time
 import warnings
 from collections import Counter
@@ -340,3 +342,31 @@ def test_1000_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
 def path_size(whole: bytes) -> int:
     """Return the bytes of the numbers in a file."""
     return len(whole) - whole.rindex(b"layer_output_norm.bias")
+
+
+@pytest.mark.slow
+def test_what_the_package_itself_gives(tmp_path: Path) -> None:
+    """The package is fetched into a virtual environment of its own; it writes a file and prints what it reads in it."""
+    for kind, _ in TYPES.values():
+        (tmp_path / f"{kind}.blocks").write_bytes(random_blocks(kind, 32))
+    program = f"""
+import gguf, hashlib, numpy as np, pathlib
+writer = gguf.GGUFWriter("all.gguf", "bert")
+writer.add_token_list(["a", "b"])
+for number in {[kind for kind, _ in TYPES.values()]}:
+    kind = gguf.GGMLQuantizationType(number)
+    data = np.fromfile(f"{{number}}.blocks", np.uint8).reshape(32, -1)
+    writer.add_tensor(kind.name, data, raw_dtype=kind)
+writer.write_header_to_file(); writer.write_kv_data_to_file(); writer.write_tensors_to_file(); writer.close()
+for tensor in gguf.GGUFReader("all.gguf").tensors:
+    print(tensor.name, hashlib.sha256(gguf.dequantize(tensor.data, tensor.tensor_type).tobytes()).hexdigest()[:16])
+"""
+    python = tmp_path / "environment/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "gguf==0.19.0"], check=True)
+    printed = subprocess.run([python, "-c", program], check=True, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert dict(line.split() for line in printed.splitlines()) == {name: digest for name, (_, digest) in TYPES.items()}
+    for name, tensor in read_gguf(tmp_path / "all.gguf").tensors.items():
+        array = np.empty(tensor.shape, np.float32)
+        read_tensor(tensor, array)
+        assert hashlib.sha256(array.tobytes()).hexdigest()[:16] == TYPES[name][1]
