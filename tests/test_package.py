@@ -224,11 +224,11 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_831,
+    "core": 13_835,
     "vectors": 4_881,
     "lenses": 5_008,
-    "apps": 7_300,
-    "tests": 32_419,
+    "apps": 7_302,
+    "tests": 32_446,
     "benchmarks": 4_127,
     "words": 48_686,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import re
@@ -58,6 +59,8 @@ class GgufFiles:
         if filename in _MAKERS and filename not in self._made:
             try:
                 content = _MAKERS[filename](self._gguf)
+                if content and filename == "modules.json":
+                    _warn(self._name, _config(self._gguf)["max_position_embeddings"])
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
                 raise ModelFormatError(
@@ -66,20 +69,21 @@ class GgufFiles:
             if content is not None:
                 self._made[filename] = made = MadeFile(self._path, filename)
                 made.content = json.dumps(content).encode()
-                if filename == "modules.json":
-                    self._warn(_config(self._gguf)["max_position_embeddings"])
         return self._made.get(filename)
 
     def names(self, prefix: str) -> list[str]:
         """Name the file itself: nothing else is there."""
         return [] if prefix else [self._path.name]
 
-    def _warn(self, limit: int) -> None:
-        warn_caller(
-            f"{self._name}: a GGUF does not hold max_seq_length (texts are cut at {limit} tokens), modules such as "
-            "Dense and LayerNorm (vectors are scaled to length 1) and hidden_act (the usual one is computed). If the "
-            "original model has others, its vectors differ."
-        )
+
+@functools.cache
+def _warn(name: str, limit: int) -> None:
+    """Say once for each file what it does not hold."""
+    warn_caller(
+        f"{name}: a GGUF does not hold max_seq_length (texts are cut at {limit} tokens), modules such as Dense and "
+        "LayerNorm (vectors are scaled to length 1) and hidden_act (the usual one is computed). If the original model "
+        "has others, its vectors differ."
+    )
 
 
 # --- the content of the files -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.checkpoint.gguf_files import OLLAMA
 from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, chosen, in_options, loading, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
@@ -31,7 +32,7 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
     Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, text-embeddings-inference, Cohere,
     Ollama and bert-as-service. SIGTERM ends the service when all requests that have begun are answered. Each option is
     also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.
-    [MODEL...]: hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it
+    [MODEL...]: hub ids, folders or ollama:NAME (default: {DEFAULT_MODEL}); without a name, the first that can answer it
     --model-id MODEL: a further model; a name of text-embeddings-inference
     --host, --hostname HOST = 127.0.0.1: name or address to listen on
     --port PORT = 8080: 0 lets the system choose
@@ -116,7 +117,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
     paths = [os.path.expanduser(name) for name in names]
-    served = [os.path.basename(os.path.abspath(path)) if os.path.isdir(path) else path for path in paths]
+    known = {path: os.path.basename(os.path.abspath(path)) for path in paths if os.path.exists(path)}
+    served = [known.get(path, path.removeprefix(OLLAMA)) for path in paths]
     if arguments.served_model_name is not None:
         if len(names) > 1:
             raise ValueError("--served-model-name is for one model; leave it out.")
