@@ -19,7 +19,8 @@ _COLOURS = {  # of texts, of notes, of minibert's bars, of the other bars
     "light": ("#1f2328", "#59636e", "#0969da", "#afb8c1"),
     "dark": ("#f0f6fc", "#9198a1", "#4493f8", "#545d68"),
 }
-_WIDTH, _COLUMN, _GAP, _ROW, _LABEL, _BAR = 850, 270, 20, 20, 148, 68
+_WIDTH, _COLUMN, _ROW, _LABEL, _BAR = 440, 222, 18, 122, 38  # a phone shows it in 340 to 400 pixels
+_PROCESSORS = {"AMD EPYC (family 25, model 17, avx512f)": "AMD EPYC (Zen 4)"}
 _SPEED = ("speed", "speed with AMX", "texts", "all-mpnet-base-v2")
 
 
@@ -56,10 +57,10 @@ def panels(page: str) -> list[Panel]:
     start = names.index("first vector")
     last = states[6]  # of MiniLM: the state after its last layer
     return [
-        Panel(f"Texts per second (news, {news[1]} tokens)", True, _bars(zip(head[2:], news[2:], strict=True))),
-        Panel("Seconds from start to first vector", False, _bars((run[0].split()[0], run[start]) for run in runs)),
-        Panel("Megabytes installed, without weights", False, _bars(row[:2] for row in sizes)),
-        Panel("Rounding error of the last layer", False, _bars(zip(columns[2:-1], last[2:-1], strict=True))),
+        Panel(f"Texts per second ({news[1]} tokens)", True, _bars(zip(head[2:], news[2:], strict=True))),
+        Panel("Seconds to the first vector", False, _bars((run[0].split()[0], run[start]) for run in runs)),
+        Panel("Megabytes without weights", False, _bars(row[:2] for row in sizes)),
+        Panel("Rounding error, last layer", False, _bars(zip(columns[2:-1], last[2:-1], strict=True))),
     ]
 
 
@@ -85,10 +86,11 @@ def behind(page: str) -> list[str]:
     return found
 
 
-def machines(page: str) -> str:
-    """Return the processors of the chart's tables, each once."""
-    notes = [table(page, name)[1] for name in ("texts", "runtime", "parity")]
-    return "; ".join(dict.fromkeys(re.search(r"; (.+?, \d+ threads)", note)[1] for note in notes))
+def machine(page: str) -> str:
+    """Return the processor of the chart's times and the number of threads; they must be from one machine."""
+    notes = [table(page, name)[1] for name in ("texts", "runtime")]
+    (found,) = {re.search(r"; (AMD.+?|Intel.+?), (\d+) threads", note).groups() for note in notes}
+    return f"{_PROCESSORS[found[0]]}, {found[1]} threads"
 
 
 def draw(page: str, theme: str) -> str:
@@ -99,9 +101,9 @@ def draw(page: str, theme: str) -> str:
     def text(x: float, y: float, content: str, style: str = "") -> None:
         parts.append(f'<text x="{x:g}" y="{y:g}"{style and " " + style}>{escape(content)}</text>')
 
-    heights = [12, 12, 12]
-    for panel, column in zip(panels(page), (0, 0, 1, 2), strict=True):
-        x, y = column * (_COLUMN + _GAP), heights[column]
+    heights = [13, 13]
+    for panel, column in zip(panels(page), (0, 0, 1, 1), strict=True):
+        x, y = column * _COLUMN, heights[column]
         text(x, y, panel.title, 'font-weight="600"')
         figures = [figure for *_, figure in panel.bars]
         best = (max if panel.more_is_better else min)(figures)
@@ -109,22 +111,22 @@ def draw(page: str, theme: str) -> str:
             y += _ROW
             length = max(_BAR * figure / max(figures), 2)
             colour = ours if label.startswith("minibert") else others
-            text(x, y + 4, label, f'fill="{ink if colour == ours else grey}"')
+            fitted = f' textLength="{_LABEL - 6}" lengthAdjust="spacingAndGlyphs"' if len(label) > 18 else ""
+            text(x, y + 4, label, f'fill="{ink if colour == ours else grey}"{fitted}')
             parts.append(
-                f'<rect x="{x + _LABEL}" y="{y - 7}" width="{length:.1f}" height="14" rx="2" fill="{colour}"/>'
+                f'<rect x="{x + _LABEL}" y="{y - 6}" width="{length:.1f}" height="12" rx="2" fill="{colour}"/>'
             )
-            text(x + _LABEL + length + 6, y + 4, shown, 'font-weight="700"' if figure == best else "")
-        heights[column] = y + 34
-    y = max(heights[1:]) - 2
-    notes = [
-        "Bold is best: more texts; less time, space and error (RMS, beside float64). "
-        f"MiniLM, float32, {machines(page)}.",
-        f"Another library is faster in: {'; '.join(behind(page)) or 'no row of texts or forward passes'}.",
-    ]
-    for line in (line for note in notes for line in textwrap.wrap(note, 84)):
-        text(_COLUMN + _GAP, y, line, f'fill="{grey}" font-size="11"')
+            text(x + _LABEL + length + 4, y + 4, shown, 'font-weight="700"' if figure == best else "")
+        heights[column] = y + 32
+    y = max(heights) - 4
+    note = (
+        "MiniLM in float32. Best in bold: more texts; less time, space and error (RMS, beside float64). "
+        f"All times are of one machine: {machine(page)}."
+    )
+    for line in textwrap.wrap(note, 66):
+        text(0, y, line, f'fill="{grey}"')
         y += 16
-    height = max(*heights, y) - 8
+    height = y - 8
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
         f'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12" fill="{ink}">\n'

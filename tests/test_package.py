@@ -225,12 +225,12 @@ def test_imports_run_one_way() -> None:
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
     "core": 13_835,
-    "vectors": 4_881,
+    "vectors": 4_899,
     "lenses": 5_008,
     "apps": 7_302,
-    "tests": 32_446,
-    "benchmarks": 4_127,
-    "words": 48_686,
+    "tests": 32_485,
+    "benchmarks": 4_129,
+    "words": 48_886,
 }
 SLACK = {"words": 300}
 

@@ -28,6 +28,7 @@ import pytest
 
 from benchmarks import chart
 from minibert.cli import main
+from minibert.sentence.facts import describe
 from tests.support.outcomes import PATIENCE
 from tests.support.splade_tiny import REASON as SPLADE_REASON
 from tests.support.splade_tiny import splade_tiny
@@ -221,6 +222,18 @@ def test_examples_with_models_of_the_hub(tmp_path: Path) -> None:
         assert_as_shown(example, result, stand_ins=False)
 
 
+@pytest.mark.network
+def test_the_models_of_the_guide_load_and_have_the_licence_that_it_says() -> None:
+    guide = PAGES["minibert/sentence/README.md"].partition("## Which model?")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .* \| `(\S+)` \| (\S+) \| (\d+) million \|$", guide, re.MULTILINE)
+    assert len(rows) == 9
+    for name, licence, millions in rows:
+        described = describe(name)
+        assert described["unsupported"] == []
+        assert described["facts"].get("licence", ["apache-2.0"]) == [licence.lower()]
+        assert round(described["facts"].get("parameters", 8e6) / 1e6) == int(millions)
+
+
 # --- verbs and flags --------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +313,8 @@ def test_the_figures_in_the_sentences_of_the_front_page_are_those_of_the_tables(
     (share,) = re.findall(r"take ([\d.]+) of OpenVINO's time", PAGES["README.md"])
     (times,) = re.findall(r"^\| ModernBERT-base \| 1 x 8,192 \| ([\d.]+) .* \| ([\d.]+) \(", BENCHMARKS, re.MULTILINE)
     assert share == f"{float(times[0]) / float(times[1]):.2f}"
+    (faster,) = re.findall(r"It shows where others are faster.*?The \[service", PAGES["README.md"], re.DOTALL)
+    assert sorted(re.findall(r"0\.\d\d", faster)) == sorted(re.findall(r"0\.\d\d", " ".join(chart.behind(BENCHMARKS))))
     mistakes = re.findall(r"^\| MiniLM \| all names \| (.*) \|$", BENCHMARKS, re.MULTILINE)
     (ports, detected, *_), (_, missed, _, cosine, *_) = (row.split(" | ") for row in mistakes)
     sentence = r"detects (\d+) of (\d+) \[known[^*]*?\s(\d+) of them pass `cosine >= 0.999`"
@@ -314,6 +329,9 @@ def test_the_chart_has_the_figures_of_the_tables() -> None:
         assert there == content, f"python -m benchmarks.chart writes .github/{name} again"
     drawn = chart.draw(BENCHMARKS, "light")
     assert "EPYC" in drawn
+    moved = re.sub(r"(<!-- runtime -->.*?)family 25, model 17", r"\1family 26, model 2", BENCHMARKS, flags=re.DOTALL)
+    with pytest.raises(ValueError, match="too many values"):
+        chart.draw(moved, "light")  # times of two machines
     ours = (r"\| news \| \d+ \|", r"\| minibert \|(?: \S+ \|){3}", r"\| minibert \([^)]*\) \|", r"\|  \| 6 \|")
     for row in ours:
         figure = re.search(rf"^{row} ([^ |]+)", BENCHMARKS, re.MULTILINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +12,10 @@ from minibert._utils.validation import check_stored_int
 from minibert.bert.config import BertConfig
 from minibert.bert.families import architectures
 from minibert.bert.reference import OPS
+from minibert.checkpoint.files import ModelFiles
 from minibert.encode.modules import STATIC, ModuleEntry, list_modules, loader_of, read_pipeline
 from minibert.encode.static import load_static
-from minibert.errors import ModelFormatError
+from minibert.errors import DownloadError, ModelFormatError
 from minibert.models.backend import choose_compute_type
 from minibert.models.bert import BertModel
 from minibert.models.options import LoadOptions
@@ -23,6 +25,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.static import StaticTokenizer
 
 _OF_HEADS = ("id2label", "problem_type", "tie_word_embeddings")  # of config.json; heads are listed by class
+_MOST_OF_CARD = 2**22  # characters; cards with results of benchmarks have 500,000
 _SIMILARITIES = {"SparseEncoder": "dot", "MultiVectorEncoder": "maxsim"}  # by default
 
 
@@ -123,4 +126,22 @@ def describe(model_name_or_path: str | os.PathLike[str], options: LoadOptions | 
     of_card = builtin_prompts(os.fspath(model_name_or_path), read.config.get("_name_or_path"))
     if of_card and not any(facts["prompts"].values()):
         facts["prompts of its card, with --builtin-prompts"] = of_card
+    facts |= _read_card(files)
     return {"source": files.source, "facts": facts, "unsupported": unsupported}
+
+
+def _read_card(files: ModelFiles) -> dict[str, list[str]]:
+    """Return the languages and the licence that the model's card states, if there is one: README.md's front matter."""
+    path = None
+    with contextlib.suppress(DownloadError):
+        path = files.find("README.md")
+    if path is None:
+        return {}
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        front = re.match(r"---\s*\n(.*?)^---\s*$", file.read(_MOST_OF_CARD), re.DOTALL | re.MULTILINE)
+    found = {}
+    for name, field in (("languages", "language"), ("licence", "license")):
+        stated = re.search(rf"^{field}:(.*(?:\n[ \t]*- .*)*)", front[1] if front else "", re.MULTILINE)
+        if values := re.findall(r"\w[\w.+-]*", re.sub("#.*", "", stated[1]) if stated else ""):
+            found[name] = values
+    return found

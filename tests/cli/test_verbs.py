@@ -302,6 +302,31 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
     assert "has no config.json" in unsupported()
 
 
+@pytest.mark.parametrize(
+    ("card", "languages", "licence"),
+    [
+        (b"---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\nlanguage: fr", ["en"], ["apache-2.0"]),
+        (
+            b'---\nlicense: mit\nlanguage:\n- en\n- "no"  # Norwegian\n  - zh\ntags:\n- x\n---\n',
+            ["en", "no", "zh"],
+            ["mit"],
+        ),
+        (b"\xef\xbb\xbf---\r\nlanguage: [en, 'fr']\r\nlicense: other\r\n---\r\n", ["en", "fr"], ["other"]),
+        (b"---\nlanguage:\n---\nlicense: mit", None, None),
+        (b"---\nlicense: mit\n", None, None),
+        (b"\xff\xfe license: mit", None, None),
+        (b"", None, None),
+    ],
+)
+def test_info_has_the_languages_and_the_licence_of_the_card(
+    card: bytes, languages: object, licence: object, cli: Cli, tmp_path: Path
+) -> None:
+    folder = model_with_modules(tmp_path / "model", [MEAN])
+    (folder / "README.md").write_bytes(card)
+    facts = json.loads(cli("info", "-m", str(folder), "--json")[1])["facts"]
+    assert (facts.get("languages"), facts.get("licence")) == (languages, licence)
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
