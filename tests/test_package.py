@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_835,
+    "core": 13_845,
     "vectors": 4_899,
     "lenses": 5_008,
-    "apps": 7_302,
-    "tests": 32_485,
+    "apps": 7_508,
+    "tests": 32_716,
     "benchmarks": 4_129,
-    "words": 48_886,
+    "words": 48_988,
 }
 SLACK = {"words": 300}
 

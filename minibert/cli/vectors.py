@@ -49,6 +49,7 @@ def add_verbs(verbs: Any) -> None:
             suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
         {_inputs()}
+        {_UPDATE}
         --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the numbers, with --input
         --normalize: scale each vector to length 1, even if the model does not
         --multi-vector: a vector for each token, of a model of late interaction (ColBERT); texts are its documents
@@ -134,6 +135,11 @@ _PROGRESS = """--progress auto|always|never = auto: show the count and the time 
             line each 30 seconds; with always also one at the end"""
 
 
+_UPDATE = """--update: keep the vectors of all texts that OUT has, compute new and changed ones, and leave removed ones
+            out; OUT stays as it was until the new one is complete, and --update continues an interrupted one
+        --recompute: with --update: compute all texts again if the model or an option is another one"""
+
+
 def _inputs(shard_size: int = 10_000) -> str:
     """Return the options for files of texts: which files, how they are read, and how a run is saved."""
     return f"""
@@ -173,6 +179,7 @@ def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str
     """Add the files, and the options of the verbs whose output is JSON lines."""
     text = f"""
         {_inputs()}
+        {_UPDATE}
         -o, --output FILE: with --input: the .jsonl file to write
         --truncation {"|".join(truncation)} = warn: if a text is too long
         {options.BATCH_SIZE}
@@ -398,14 +405,17 @@ def _run_over_files(
     report = partial(output.report_problem, parser=arguments.parser)
     summary = run(*models, sources, path, report=report, **further)
     if summary is None:
-        output.report_written(path, "this run is complete already; there is nothing to resume")
+        output.report_written(path, "this run is complete already; there is nothing to compute")
         return
     files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    names = ("kept", "new", "changed", "removed")
+    compared = "; " + ", ".join(f"{getattr(summary, f'n_{name}'):,} {name}" for name in names)
+    compared = compared if getattr(arguments, "update", False) else ""
     left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
     empty = f", {summary.n_empty} empty" if summary.n_empty else ""
     written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
-    tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}"
+    tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
     output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")
 
 

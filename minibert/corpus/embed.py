@@ -9,6 +9,8 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,7 +20,17 @@ from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
 from minibert.corpus.shards import Counts, Files, Lines, Progress, Task
 from minibert.corpus.sources import SHARD_NUMBERS, InputLine, Source, texts_of
-from minibert.corpus.writers import OUTPUT_DTYPES, LineWriter, VectorWriter, is_folder, output_suffix
+from minibert.corpus.update import Earlier, compare, digests
+from minibert.corpus.writers import (
+    OUTPUT_DTYPES,
+    ROW,
+    LineWriter,
+    VectorWriter,
+    is_folder,
+    json_fields,
+    output_suffix,
+    vector_fields,
+)
 from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.run import EncodedTexts, TextPlan
 from minibert.encode.token_plan import TokenPlan
@@ -86,9 +98,13 @@ def embed_corpus(
     plan = model.plan(_quiet(chosen))
     probe = probe_vector(plan)
     numbered, of_tokens = all(source.numbered for source in sources), isinstance(plan, TokenPlan)
-    place = os.path.realpath(output), is_folder(output)
-    parts = model.fingerprint_parts()
-    writer = VectorWriter(*place, len(probe), dtype, numbered, sha256(parts), of_tokens)
+    place, parts = (os.path.realpath(output), is_folder(output)), model.fingerprint_parts()
+    writer: VectorWriter | LineWriter
+    if output_suffix(output) == ".jsonl":
+        fields = partial(vector_fields, dtype=dtype)
+        writer = LineWriter(place[0], len(probe), ("embedding",), fields)
+    else:
+        writer = VectorWriter(*place, len(probe), dtype, numbered, sha256(parts), of_tokens)
     all_options = EncodeOptions(**vars(chosen))  # a run over vectors of tokens has the defaults of the others
     settings = {
         **vars(all_options),
@@ -133,10 +149,11 @@ def sparse_corpus(
     chosen, run = _split(options, SparseOptions)
     plan = model.plan(_quiet(chosen))
 
-    def values(vectors: Any) -> Iterable[tuple[list[int], list[float]]]:
-        return ((vector.indices.tolist(), _decimals(vector.data)) for vector in vectors)
+    def fields(vectors: Any) -> Iterable[str]:
+        pairs = ((vector.indices.tolist(), _decimals(vector.data)) for vector in vectors)
+        return (json_fields({"indices": indices, "values": values}) for indices, values in pairs)
 
-    writer = LineWriter(_jsonl(output), model.get_embedding_dimension(), ("indices", "values"), values)
+    writer = LineWriter(_jsonl(output), model.get_embedding_dimension(), ("indices", "values"), fields)
     numbers = np.concatenate([_probe(plan).data, np.zeros(_PROBE_WEIGHTS, np.float32)])
     names = ("prompt_name", "prompt", "stride", "max_active_dims", "truncation")
     settings = {**{name: getattr(chosen, name) for name in names}, "max_seq_length": model.max_seq_length}
@@ -171,7 +188,8 @@ def rerank_corpus(
     def scores(logits: FloatArray) -> list[float]:
         return _decimals(model.activation_fn(logits).reshape(-1))
 
-    writer = LineWriter(_jsonl(output), 1, ("score",), lambda logits: zip(scores(logits)))
+    fields = lambda logits: (json_fields({"score": score}) for score in scores(logits))  # noqa: E731
+    writer = LineWriter(_jsonl(output), 1, ("score",), fields)
     settings = {"query": query, **{name: getattr(chosen, name) for name in ("prompt_name", "prompt", "truncation")}}
     settings |= {"max_seq_length": model.max_seq_length, "activation_fn": repr(model.activation_fn)}
     settings |= number_settings(model.model)
@@ -229,6 +247,7 @@ class _Texts(Task):
     fingerprint_parts: dict[str, Any]
     probe: FloatArray
     query: str | None = None
+    known: Earlier | None = None
 
     def __post_init__(self) -> None:
         self.files, self.width, self.into_folder = self.writer.files, self.writer.width, self.writer.into_folder
@@ -252,15 +271,38 @@ class _Texts(Task):
     def write(
         self, lines: Lines, earlier: Counts, files: Files, progress: Progress
     ) -> tuple[int, Sequence[int] | IntArray]:
-        items = self._items(lines)
-        progress(len(lines) - len(items))
-        if not items:
-            self.writer.write(files, earlier.n_texts, lines, self.plan.run_at_once([]))
-            return 0, ()
-        encoded: EncodedTexts = next(self.plan.run(items, chunk_size=len(items), progress=progress))
-        self.writer.write(files, earlier.n_texts, lines, encoded.vectors)
-        cut = encoded.n_truncated
-        return sum(map(len, encoded.vectors)) if self.of_tokens else int((encoded.n_tokens - cut).sum()), cut
+        usable = [line for line in lines if line.text is not None]
+        rows, record = np.zeros(len(usable), ROW), np.zeros(len(lines), ROW)
+        rows["text"] = digests(texts_of(usable))
+        found = np.full(len(usable), -1) if self.known is None else self.known.find(rows["text"])
+        new, kept = np.flatnonzero(found < 0), np.flatnonzero(found >= 0)
+        progress(len(lines) - len(new))
+        items = self._items([usable[i] for i in new])
+        if items:
+            encoded: EncodedTexts = next(self.plan.run(items, chunk_size=len(items), progress=progress))
+            counts = [*map(len, encoded.vectors)] if self.of_tokens else encoded.n_tokens - encoded.n_truncated
+            rows["tokens"][new], rows["cut"][new] = counts, encoded.n_truncated
+        results = self.writer.items(encoded.vectors if items else self.plan.run_at_once([]))
+        if self.known is not None and len(kept):
+            results, computed = np.empty((len(usable), *results.shape[1:]), results.dtype), results
+            results[new], results[kept] = computed, self.known.items(found[kept])
+            rows["tokens"][kept], rows["cut"][kept] = (self.known.rows[name][found[kept]] for name in ("tokens", "cut"))
+        self.writer.write(files, earlier.n_texts, lines, results)
+        record[[line.text is not None for line in lines]] = rows
+        record["id"] = digests(str(line.id) for line in lines)
+        files[-1].write(record.data)
+        return int(record["tokens"].sum()), rows["cut"]
+
+    def reuse(self, scratch: Path) -> None:
+        """See `Task`."""
+        if np.load(self.files[-1].output, mmap_mode="r")["text"].any():
+            self.known = Earlier(self.writer, scratch)
+
+    def compared(self, shards: Sequence[Path], numbered: bool) -> tuple[int, int, int, int]:
+        """See `Task`. The output may be replaced afterwards."""
+        known = np.zeros(0, ROW) if self.known is None else self.known.rows
+        self.known = None
+        return compare([known], [np.load(path, mmap_mode="r") for path in shards], numbered)
 
     def _items(self, lines: Lines) -> list[Any]:
         texts = texts_of(lines)

@@ -129,6 +129,8 @@ def extract_corpus(
         task = kind(path, model, tokenizer, chosen, dtype, max_length, batch_size)
     task.settings = {**number_settings(model), "format": format, "layers": list(map(int, chosen)), "dtype": dtype}
     task.settings |= {"max_length": max_length, "batch_size": batch_size, **own}
+    if options.update:
+        raise ValueError("update=True is for vectors of texts, not for hidden states; leave it out.")
     of_tokenizer = {"tokenizer": sha256(tokenizer.fingerprint_parts())}
     task.fingerprint_parts = {**model.fingerprint_parts(), **of_tokenizer}
     return Run(sources, task, options).compute()

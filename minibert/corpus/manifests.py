@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_format, write_whole
+from minibert.models.fingerprint import NOT_COMPARED
 
 FORMAT = 3
 """The format number of a manifest.
@@ -58,7 +59,8 @@ def same_probe(own: npt.ArrayLike, theirs: npt.ArrayLike) -> bool:
 def difference(name: str, a: dict[str, Any], between: str, b: dict[str, Any]) -> str:
     """Return in words how two runs differ in a setting, or in a part of the fingerprint."""
     has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (a, b)]
-    bits = " (all else is the same: a version of minibert with other bits)" if name == "results" else ""
+    only_bits = name == "results" and NOT_COMPARED not in (a.get(name), b.get(name))
+    bits = " (all else is the same: a version of minibert with other bits)" if only_bits else ""
     return f"{has[0]}, {between} {has[1]}{bits}"
 
 

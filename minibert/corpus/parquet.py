@@ -56,6 +56,15 @@ def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> I
                 yield from file.iter_batches(min(rows, _ROWS_AT_ONCE), row_groups=[number], columns=columns)
 
 
+def numbers(path: str, name: str) -> Iterator[Any]:
+    """Yield the numbers of a column of lists, or of lists of lists, a batch at a time; nulls are left out."""
+    for batch in batches(path, lambda names: [name]):
+        column = batch[name]
+        while column.type.num_fields:
+            column = column.flatten()
+        yield column.to_numpy(zero_copy_only=False)
+
+
 @contextlib.contextmanager
 def _file(path: str | BinaryIO) -> Iterator[Any]:
     library = pyarrow()

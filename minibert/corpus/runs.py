@@ -23,13 +23,18 @@ from minibert._version import __version__
 from minibert.corpus import manifests
 from minibert.corpus.shards import Counts, Files, Lines, Progress, RunFolder, Task
 from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
-from minibert.models.fingerprint import has_bits, sha256
+from minibert.models.fingerprint import differences, has_bits, sha256
 
 SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
 
 # The manifest names this many cut texts, and this many empty ones; without a limit it would need much memory.
 _NAMED = 100_000
+
+# The settings that change no result: who was named, and which rows there are. The fingerprint is compared, too.
+_NOT_OF_RESULTS = {"minibert", "model", "revision", "prompts", "backend", "batch_size", "shard_size", "shard_numbers"}
+_NOT_OF_RESULTS |= {"on_error", "on_empty"}
+_COMPARED = ("n_kept", "n_new", "n_changed", "n_removed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +53,19 @@ class Summary(Counts):
         Time of this run.
     n_files : int
         Files of vectors: 1, or those in the folder that the output is.
+    n_kept, n_new, n_changed, n_removed : int
+        Of an update: texts whose results the output had, texts with a new id, texts that an id did not have, and rows
+        whose id is not there any more.
     """
 
     width: int = 0
     n_resumed: int = 0
     seconds: float = 0.0
     n_files: int = 1
+    n_kept: int = 0
+    n_new: int = 0
+    n_changed: int = 0
+    n_removed: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +77,12 @@ class RunOptions:
     resume : bool
         Continue an unfinished run of the same model, options and input; start one if there is none, or if the output
         of a finished run is gone.
+    update : bool
+        Texts that the finished output has keep their results, and the others are computed; rows that are not in the
+        input any more go. The files are those of a run from nothing. Until they are complete, the output is as it was.
+        Without an output this is a run from nothing; an unfinished run is continued.
+    recompute : bool
+        With `update`: if the model, its fingerprint or an option differs, compute all texts again. Else it is an error.
     on_error : {"stop", "skip", "null"}
         What happens if an input line cannot be used. "stop" computes nothing, "skip" leaves the line out, "null" keeps
         its row without a result.
@@ -88,6 +106,8 @@ class RunOptions:
     """
 
     resume: bool = False
+    update: bool = False
+    recompute: bool = False
     on_error: str = "stop"
     on_empty: str = "keep"
     shard_size: int = SHARD_SIZE
@@ -99,6 +119,12 @@ class RunOptions:
         check_int("shard_size", self.shard_size, 1)
         check_choice("on_error", self.on_error, ON_ERROR)
         check_choice("on_empty", self.on_empty, ON_EMPTY)
+        if self.resume and self.update:
+            raise ValueError(
+                "resume=True and update=True are both given, and the second continues a run too. Give one."
+            )
+        if self.recompute and not self.update:
+            raise ValueError("recompute=True is for an update: give update=True too, or leave it out.")
 
     def action(self, line: InputLine) -> str:
         """Return what happens to an input line: "keep", "null", "skip" or "stop"; one to leave out gets a problem."""
@@ -170,34 +196,72 @@ class Run:
                     counts += done[number] if number in done else self._save(number, chunk, counts, progress)
                     number += 1
                     del chunk  # frees its memory before the next one is read
+            compared = dict[str, int]()
+            if self.options.update:
+                rows = [folder.shard(i, self.task.files[-1].suffix) for i in range(number)]
+                numbered = all(source.numbered for source in self.sources)
+                compared = dict(zip(_COMPARED, self.task.compared(rows, numbered), strict=True))
             folder.finish(counts, number)
         seconds, n_files = time.perf_counter() - start, number if self.task.into_folder else 1
-        return Summary(
-            **vars(counts), width=self.task.width, n_resumed=resumed.n_texts, seconds=seconds, n_files=n_files
-        )
+        facts = {**vars(counts), **compared, "n_resumed": resumed.n_texts, "n_files": n_files}
+        return Summary(**facts, width=self.task.width, seconds=seconds)
 
     def _begin(self) -> bool:
         """Start the run, or find that it can be continued; return False if it has ended."""
-        folder, resume = self.folder, self.options.resume
+        folder, update = self.folder, self.options.update
         unfinished = folder.manifest()
-        finished = folder.finished() if resume and unfinished is None else None
-        if unfinished is not None and not resume:
+        if unfinished is not None and "finished" in unfinished:  # killed while its outputs got their names
+            folder.commit()
+            unfinished = None
+        finished = None
+        if update or self.options.resume:
+            if unfinished is None or (update and folder.beside.exists()):
+                finished = folder.finished()
+        elif unfinished is not None:
             shards = counted(len(folder.records()), "shard")
             how = f"Continue it with resume=True, or delete {folder.to_delete}."
             raise ValueError(f"{folder.path} holds an unfinished run with {shards} done. {how}")
         if unfinished is None and finished is None:
             folder.refuse_strangers()
         mine = self._survey()
-        if finished is not None:
+        if finished is not None and update:
+            facts = _facts(json.loads(manifests.as_json(mine)))
+            if unfinished is None and _facts(finished) == facts and not folder.changed_output(finished):
+                return False
+            self._reuse(finished, mine)
+            if unfinished is not None and _facts(unfinished) != facts:  # of another input; it is not worth much
+                unfinished = None
+        elif finished is not None:
             _compare(finished, mine, f"The run that made {folder.output}", folder.again)
             return False
         if unfinished is None:
-            folder.start(mine)
+            folder.start(mine, finished is not None)
         else:
             delete = f"Give the same again, or delete {folder.to_delete} to start again."
             _compare(unfinished, mine, "The unfinished run", delete)
         folder.digits = max(folder.digits, len(str(self._total)))  # there are no more shards than lines
         return True
+
+    def _reuse(self, finished: dict[str, Any], mine: dict[str, Any]) -> None:
+        """Let the task take the results of the output; raise if it was made otherwise, unless all is to be computed."""
+        left_out = {*_NOT_OF_RESULTS, *(self.options.settings or {})}
+        then, now = (
+            {name: value for name, value in run["settings"].items() if name not in left_out} | run["fingerprint_parts"]
+            for run in ({"fingerprint_parts": {}, **finished}, json.loads(manifests.as_json(mine)))
+        )
+        names, rows = differences(then, now), os.path.basename(self.task.files[-1].output)
+        if rows not in finished["finished"]["outputs"]:
+            differ: str | None = f"no {rows}, because an earlier version has written it"
+        elif names:
+            differ = manifests.difference(names[0], then, "this run has", now)
+        else:
+            differ = self.folder.changed_output(finished)
+            differ = differ and f"a {differ} that is not as its run has written it"
+        if not differ:
+            self.task.reuse(self.folder.path)
+        elif not self.options.recompute:
+            how = "Give recompute=True to compute all texts again, or another output."
+            raise ValueError(f"{self.folder.output} cannot be updated: it has {differ}. {how}")
 
     def _survey(self) -> dict[str, Any]:
         """Read the input for the first time, and return the manifest of this run."""

@@ -10,7 +10,8 @@ Until the run ends, the folder ``<output>.parts`` holds
 - ``standard-input``: a copy of the standard input, if that is an input.
 
 At the end the files of all shards are joined. That needs the disk space of the output a second time. If the output is
-a folder, each shard is a file there as soon as it is computed, ``part-00000.parquet`` and so on, and nothing is joined.
+a folder, each shard is a file there as soon as it is computed, ``part-00000.parquet`` and so on, and is not joined. If
+such a folder is updated, the new files are in ``folder`` until the end, when the two change their names.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from minibert._utils.files import FileLock, os_reason, printable, sync_folder, write_whole
+from minibert._utils.files import FileLock, exchange, os_reason, printable, sync_folder, write_whole
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.corpus import manifests
 from minibert.corpus.sources import InputLine, Source
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
-_SUFFIX = r"\.(json|npy|csv|parquet|((ids|tokens)\.)?jsonl)"
+_SUFFIX = r"\.(json|npy|csv|parquet|rows|((ids|tokens)\.)?jsonl)"
 _OURS = re.compile(rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|({_WHOLE}|shard-\d+){_SUFFIX}|\.minibert-[a-z0-9_]{{8}}")
 _BLOCK = 2**20  # bytes read at a time
 _DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
@@ -138,6 +139,14 @@ class Task:
     def refuse_long(self, lines: Lines) -> None:
         """Give input lines that are too long a problem, and take their text away, if such lines cannot be used."""
 
+    def reuse(self, scratch: Path) -> None:
+        """Take the results of texts that the output has; `scratch` is a folder for files without a name."""
+        raise NotImplementedError
+
+    def compared(self, shards: Sequence[Path], numbered: bool) -> tuple[int, int, int, int]:
+        """Count what an update did, given the last files of all shards; see `minibert.corpus.update.compare`."""
+        raise NotImplementedError
+
     def numbers(self, line: InputLine) -> int:
         """Return the most numbers that a line has, if it has several vectors; a shard has about `SHARD_NUMBERS`."""
         return 0
@@ -201,7 +210,7 @@ class RunFolder:
         self.output, self.task, self.path, self.digits = Path(output), task, folder_of(output), _DIGITS
         self.to_delete = f"{self.path} and {output}" if task.into_folder else str(self.path)
         self.again = f"Delete {output} to compute it again."
-        self.beside = Path(manifests.path_of(output))
+        self.beside, self._staging = Path(manifests.path_of(output)), self.path / "folder"
         self._report = report
 
     def __enter__(self) -> Self:
@@ -238,6 +247,8 @@ class RunFolder:
 
     def _clear(self, *kept: str) -> None:
         """Delete the files of runs but those to be kept, and no others. The lock is deleted last, by `release`."""
+        for path in self.path.glob(f"{self._staging.name}*"):
+            shutil.rmtree(path, ignore_errors=True)
         for path in self.path.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in (_LOCK, *kept):
                 with contextlib.suppress(OSError):
@@ -300,11 +311,13 @@ class RunFolder:
                 why = f"{file.output} exists, and no manifest ({self.beside.name}) says that minibert wrote it."
                 raise FileExistsError(f"{why} The run would replace it. Move it elsewhere, or give another output.")
 
-    def start(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest. From now on there is a run to resume."""
+    def start(self, manifest: dict[str, Any], update: bool) -> None:
+        """Write the manifest. From now on there is a run to resume. `update`: the output stays until the end."""
         self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
+        if update and self.task.into_folder:
+            self._staging.mkdir()
         manifests.write(self.path / _MANIFEST, {"format": manifests.FORMAT, **manifest})
-        if self.task.into_folder:
+        if self.task.into_folder and not update:
             self.beside.unlink(missing_ok=True)  # of an earlier run: its folder is gone
         sync_folder(self.path.parent)
 
@@ -327,7 +340,7 @@ class RunFolder:
         for path in self.path.glob(".minibert-????????"):  # of a run that was killed
             path.unlink(missing_ok=True)
         if self.task.into_folder:
-            self.output.mkdir(exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
         records, whole = self.records(), dict[int, Counts]()
         self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
         for number, record in records.items():
@@ -354,7 +367,7 @@ class RunFolder:
             saved.
         """
         counts, facts = Counts(), dict[str, Any]()
-        paths = [self._shard(number, file.suffix) for file in self.task.files]
+        paths = [self.shard(number, file.suffix) for file in self.task.files]
 
         def write_all(opened: list[BinaryIO]) -> None:
             nonlocal counts, facts
@@ -371,10 +384,10 @@ class RunFolder:
         write_all([])
         if self.task.into_folder:
             os.replace(paths[0], self._final_files(number)[0])
-            sync_folder(self.output)
+            sync_folder(self._folder)
         states = {path.name: _state_of(path) for path in self._final_files(number)}
         record = {"counts": dataclasses.asdict(counts), **facts, "files": states}
-        manifests.write(self._shard(number, ".json"), {**record, "checksum": _checksum(record)})
+        manifests.write(self.shard(number, ".json"), {**record, "checksum": _checksum(record)})
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
@@ -384,8 +397,8 @@ class RunFolder:
         """
         self._refuse_others(n_shards)
         renames: list[tuple[Path, Path]] = []
-        for file in () if self.task.into_folder else self.task.files:
-            shards = [self._shard(number, file.suffix) for number in range(n_shards)]
+        for file in self.task.files[self.task.into_folder :]:
+            shards = [self.shard(number, file.suffix) for number in range(n_shards)]
             whole = self.path / f"{_WHOLE}{file.suffix}"
             write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
             renames.append((whole, Path(file.output)))
@@ -396,36 +409,62 @@ class RunFolder:
             for what, ids in named.items():
                 ids += record.get(what, ())
             if self.task.into_folder:
-                ((name, state),) = record["files"].items()
+                name, state = next(iter(record["files"].items()))
                 outputs[name] = {"name": f"{self.output.name}/{name}", "rows": record["counts"]["n_texts"], **state}
-        outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
+        outputs |= {path.name: {"name": path.name, **(_state_of(whole) or {})} for whole, path in renames}
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
         manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs, **named}
         manifests.write(self.path / _MANIFEST, manifest)
+        self.commit()
+
+    def commit(self) -> None:
+        """Give the outputs of a run that has ended their names; after a kill, it is done again."""
+        files = [(self.path / f"{_WHOLE}{file.suffix}", Path(file.output)) for file in self.task.files]
+        renames = [(whole, path) for whole, path in files if whole.exists()]
         # Files of an earlier run must not be beside a new output, because they do not belong to it.
         for stale in (self.beside, *(path for _, path in renames[1:])):
             stale.unlink(missing_ok=True)
+        if self._staging.exists():
+            parts = [part for part in manifests.outputs_of(self.manifest() or {}) if "rows" in part]
+            names = sorted(os.path.basename(part["name"]) for part in parts)
+            if _names(self.output) != names or any(map(self._is_changed, parts)):  # else they are exchanged already
+                exchange(self._staging, self.output)
         for whole, path in (*renames, (self.path / _MANIFEST, self.beside)):
             os.replace(whole, path)
         sync_folder(self.path.parent)
 
+    def changed_output(self, manifest: dict[str, Any]) -> str | None:
+        """Return the name of an output that is not as a run has written it, by its checksum."""
+        return next((str(out["name"]) for out in manifests.outputs_of(manifest) if self._is_changed(out)), None)
+
+    def _is_changed(self, output: dict[str, Any]) -> bool:
+        state = _state_of(self.output.parent / output["name"])
+        return state is None or not state.items() <= output.items()
+
     # -- internals
 
-    def _shard(self, number: int, suffix: str) -> Path:
+    def shard(self, number: int, suffix: str) -> Path:
+        """Return the path of a file of a shard."""
         return self.path / f"shard-{number:0{self.digits}}{suffix}"
 
     def _final_files(self, number: int) -> list[Path]:
         """Return the paths of the files of a shard that is saved."""
+        files = [self.shard(number, file.suffix) for file in self.task.files]
         if self.task.into_folder:
-            return [self.output / f"part-{number:0{self.digits}}{self.task.files[0].suffix}"]
-        return [self._shard(number, file.suffix) for file in self.task.files]
+            files[0] = self._folder / f"part-{number:0{self.digits}}{self.task.files[0].suffix}"
+        return files
+
+    @property
+    def _folder(self) -> Path:
+        """The folder that gets the files of the shards, if the output is a folder."""
+        return self._staging if self._staging.exists() else self.output
 
     def _refuse_others(self, count: int) -> None:
         """Raise if the output is a folder with other files than the first `count` shards have."""
         if self.task.into_folder:
-            known = {path.name for number in range(count) for path in self._final_files(number)}
-            if others := [name for name in _names(self.output) if name not in known]:
+            known = {self._final_files(number)[0].name for number in range(count)}
+            if others := [name for name in _names(self._folder) if name not in known]:
                 what = f"{self.output} holds other files: {', '.join(map(printable, others[:3]))}"
                 raise FileExistsError(f"{what}. Delete or move them, or give another folder.")
 

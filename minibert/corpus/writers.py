@@ -6,7 +6,7 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -21,6 +21,10 @@ from minibert.vectors.similarity import rounded
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")
+
+ROW = np.dtype([("text", "<u8", 2), ("id", "<u8", 2), ("tokens", "<i4"), ("cut", "<i4")])
+"""What ``<output>.rows`` has of each row, for `minibert.corpus.update`: digests of the text (zeros without one) and of
+the id; tokens after cutting, or vectors of tokens; and tokens that were cut off."""
 
 _FORMAT = 1  # of Parquet files
 
@@ -63,11 +67,16 @@ def output_suffix(path: str) -> str:
     return suffix
 
 
-def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+def npy_header(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bytes:
     """Return the header of an .npy file. Its length does not depend on the number of rows."""
     header, kind = io.BytesIO(), np.lib.format.dtype_to_descr(np.dtype(dtype))
     np.lib.format.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
     return header.getvalue()
+
+
+def rows_file(path: str) -> ShardFile:
+    """Return the file of the `ROW` of each row of an output; the writers have it last."""
+    return ShardFile(".rows", f"{path}.rows", lambda counts: npy_header((counts.n_texts,), ROW))
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -77,12 +86,12 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class VectorWriter:
-    """Write the vectors and ids of shards.
+    """Write the vectors and ids of shards, as .npy or Parquet.
 
     Parameters
     ----------
     path : str
-        Path of the file, with one of `OUTPUT_SUFFIXES`; or path of a folder of Parquet files.
+        Path of the file, or of a folder of Parquet files.
     into_folder : bool
     width : int
     dtype : {"float32", "float16"}
@@ -107,15 +116,17 @@ class VectorWriter:
     def files(self) -> tuple[ShardFile, ...]:
         """The files of a shard. The array gets its final name first, so it exists if the index exists."""
         suffix = ".parquet" if self.into_folder else os.path.splitext(self.path)[1].lower()
-        if suffix == ".jsonl":
-            return (ShardFile(suffix, self.path),)
         if suffix == ".parquet":
-            return (ParquetFile(suffix, self.path),)
+            return ParquetFile(suffix, self.path), rows_file(self.path)
         index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
         counted = "n_tokens" if self.of_tokens else "n_texts"
         size = self.width, self.dtype
         array = ShardFile(suffix, self.path, lambda counts: npy_header((getattr(counts, counted), size[0]), size[1]))
-        return array, ShardFile(".ids.jsonl", index)
+        return array, ShardFile(".ids.jsonl", index), rows_file(self.path)
+
+    def items(self, results: Any) -> npt.NDArray[Any]:
+        """Return the results of n texts as an array of n items, which `write` takes."""
+        return np.asarray(results)
 
     def write(self, files: Files, first: int, lines: Lines, vectors: Any) -> None:
         """Write a shard.
@@ -140,14 +151,11 @@ class VectorWriter:
             vectors, own = np.full((len(lines), self.width), np.nan, vectors.dtype), vectors
             vectors[with_text] = own
         converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
-        if len(self.files) == 2:
-            files[0].write(converted.data)
-            files[1].writelines(json_line({"row": number, **row}) for number, row in enumerate(rows, first))
-        elif self.files[0].suffix == ".parquet":
+        if self.files[0].suffix == ".parquet":
             self._write_parquet(files[0], rows, converted, ends)
         else:
-            of_rows = converted if ends is None else np.split(converted, ends[1:-1])
-            files[0].writelines(map(_vector_line, rows, of_rows))
+            files[0].write(converted.data)
+            files[1].writelines(json_line({"row": number, **row}) for number, row in enumerate(rows, first))
 
     def _write_parquet(
         self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any], ends: IntArray | None
@@ -180,27 +188,49 @@ class LineWriter:
     width : int
     names : tuple of str
         The names of the fields.
-    values : callable
-        The results of a shard's texts -> an iterable of the fields' values of each text.
+    fields : callable
+        The results of some texts -> the fields of each text, as JSON without the first brace.
     """
 
     path: str
     width: int
     names: tuple[str, ...]
-    values: Callable[[Any], Iterable[Sequence[Any]]]
+    fields: Callable[[Any], Iterable[str]]
     into_folder: ClassVar[bool] = False
+    of_tokens: ClassVar[bool] = False
 
     @property
     def files(self) -> tuple[ShardFile, ...]:
-        """The file of a shard."""
-        return (ShardFile(".jsonl", self.path),)
+        """The files of a shard."""
+        return ShardFile(".jsonl", self.path), rows_file(self.path)
 
-    def write(self, files: Files, first: int, lines: Lines, results: Any) -> None:
+    def items(self, results: Any) -> npt.NDArray[np.object_]:
+        """Return an array of the ends of the lines, in UTF-8; see `VectorWriter.items`."""
+        return np.fromiter((f", {fields}\n".encode() for fields in self.fields(results)), dtype=object)
+
+    def write(self, files: Files, first: int, lines: Lines, ends: Iterable[bytes]) -> None:
         """Write a shard; see `VectorWriter.write`."""
-        nothing, following = [None] * len(self.names), iter(self.values(results))
+        nothing, following = f", {json_fields(dict.fromkeys(self.names))}\n".encode(), iter(ends)
         for line in lines:
-            values = nothing if line.text is None else next(following)
-            files[0].write(json_line({"id": line.id, **dict(zip(self.names, values, strict=True))}))
+            end = nothing if line.text is None else next(following)
+            files[0].write(b'{"id": ' + _encode(line.id).encode() + end)
+
+
+def json_fields(fields: dict[str, Any]) -> str:
+    """Return an object as JSON without the first brace."""
+    return _encode(fields)[1:]
+
+
+def vector_fields(vectors: Any, dtype: str) -> Iterator[str]:
+    """Yield the field "embedding" of each text, rounded to a type, as `LineWriter` takes it."""
+    for vector in (rounded(np.asarray(each), np.dtype(dtype)) for each in vectors):
+        if np.isfinite(vector).all():
+            # NumPy writes the fewest digits from which the same float16 or float32 can be read again.
+            lines = [f"[{', '.join(line)}]" for line in np.atleast_2d(vector.astype(np.str_)).tolist()]
+            numbers = lines[0] if vector.ndim == 1 else f"[{', '.join(lines)}]"
+        else:
+            numbers = json.dumps(vector.tolist())
+        yield f'"embedding": {numbers}}}'
 
 
 class ParquetFile(ShardFile):
@@ -213,15 +243,3 @@ class ParquetFile(ShardFile):
             for path in shards:  # one at a time, because of the memory
                 with library.ParquetFile(path) as part:
                     joined.write_table(part.read())
-
-
-def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:
-    if "null" in row:
-        numbers = "null"
-    elif np.isfinite(vector).all():
-        # NumPy writes the fewest digits from which the same float16 or float32 can be read again.
-        lines = [f"[{', '.join(line)}]" for line in np.atleast_2d(vector.astype(np.str_)).tolist()]
-        numbers = lines[0] if vector.ndim == 1 else f"[{', '.join(lines)}]"
-    else:
-        numbers = json.dumps(vector.tolist())
-    return f'{{"id": {_encode(row["id"])}, "embedding": {numbers}}}\n'.encode()

@@ -77,9 +77,9 @@ def parts_of_weights(weights: Weights, head: str | None, compute_type: str) -> d
     if head not in known:
         known[head] = sha256_of_arrays(named_arrays(weights, head))
     config = {f"config.{name}": value for name, value in weights.config.to_dict().items() if name not in _OF_LABELS}
-    return {**config, "weights": known[head], "compute_type": compute_type}
+    return {"compute_type": compute_type, **config, "weights": known[head]}
 
 
 def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
     """Return the names of the parts in which two models differ, in the order in which they are to be told."""
-    return [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
+    return [name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)]

@@ -194,6 +194,7 @@ def test_several_files_and_the_standard_input(
         "out.npy",
         "out.ids.jsonl",
         "out.npy.manifest.json",
+        "out.npy.rows",
     }
 
 

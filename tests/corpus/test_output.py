@@ -41,7 +41,7 @@ def test_every_format_holds_the_vectors_and_ids_in_order(
     assert ids == names
     expected = short_model.encode(texts, truncation="silent").astype(dtype)
     np.testing.assert_array_equal(np.array(vectors, dtype), expected)
-    files = {"a.txt", "a.jsonl", output.name, f"{output.name}.manifest.json"}
+    files = {"a.txt", "a.jsonl", output.name, f"{output.name}.manifest.json", f"{output.name}.rows"}
     if suffix == ".npy":
         assert np.load(output).dtype == dtype
         index = [(row["row"], row["line"]) for row in lines_of(tmp_path / "out.ids.jsonl")]
@@ -130,7 +130,9 @@ def test_a_link_is_followed(embed: Any, tmp_path: Path) -> None:
     os.symlink(tmp_path / "there" / "true.npy", tmp_path / "out.npy")
     embed()
     assert (tmp_path / "out.npy").is_symlink()
-    assert {*contents(tmp_path / "there")} == {"true.npy", "true.ids.jsonl", "true.npy.manifest.json"}
+    assert {*contents(tmp_path / "there")} == {
+        f"true.{name}" for name in ("npy", "ids.jsonl", "npy.manifest.json", "npy.rows")
+    }
 
 
 # --- files of others --------------------------------------------------------------------------------------------------
@@ -205,6 +207,7 @@ def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_fil
         assert pyarrow.parquet.read_schema(path).equals(whole.schema, check_metadata=True)
     assert pyarrow.parquet.read_table(tmp_path / "many").equals(whole)
     files = manifest_of(tmp_path / "many")["finished"]["outputs"]
+    assert files.pop("many.rows")["name"] == "many.rows"
     assert [*files] == sorted(os.listdir(tmp_path / "many")) == [f"part-{number:05}.parquet" for number in range(5)]
     assert [file["rows"] for file in files.values()] == [10, 10, 10, 10, 5]
     assert all((tmp_path / file["name"]).stat().st_size == file["size"] for file in files.values())
@@ -291,6 +294,6 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
         unfinished = folder_of(own / "out.npy").exists()
         assert ("resume=True continues" in error) == unfinished
         summary = embed(f"{full}/out.npy", resume=unfinished)
-        assert summary.n_resumed == min(45, max(0, full - 2) // 3 * 10)  # each shard has three files
+        assert summary.n_resumed == min(45, max(0, full - 2) // 4 * 10)  # each shard has four files
         assert contents(own) == contents(tmp_path / "whole")
     assert full > 15

@@ -26,9 +26,11 @@ from minibert.corpus.shards import RunFolder, folder_of
 from tests.support.corpus_runs import (
     JOBS,
     ROOT,
+    UPDATES,
     arguments_of,
     contents,
     output_of,
+    part_of,
     run,
     shards_done,
     start,
@@ -66,7 +68,7 @@ def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
         assert shards_done(output_of(job, own)) == shards
         if job == "folder":  # each shard is a final file
             final = {name: content for name, content in contents(own).items() if ".parts/" not in name}
-            assert final == {name: expected[name] for name in sorted(expected)[1 : shards + 1]}
+            assert final == {name: expected[name] for name in sorted(expected)[2 : shards + 2]}
         else:
             assert not output_of(job, own).exists()
         assert embed(output, job=job, resume=True).n_resumed == min(10 * shards, 45)
@@ -76,7 +78,11 @@ def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked")
 @pytest.mark.parametrize(
-    ("job", "step"), [("npy", 15), ("folder", 25), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
+    ("job", "step"),
+    [
+        *(("npy", 15), ("folder", 25), ("update npy", 13), ("update folder", 11)),
+        *(pytest.param(job, 1, marks=pytest.mark.slow) for job in (*JOBS, *UPDATES)),
+    ],
 )
 def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
     command = [sys.executable, "-m", "tests.support.corpus_runs", str(short_folder), str(tmp_path), str(step), job]
@@ -88,18 +94,30 @@ def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("job", "kills"), [("npy", 1), *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS)]
+    ("job", "kills"),
+    [
+        *(("npy", 1), ("update npy", 3)),
+        *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS),
+        *(pytest.param(job, 50, marks=pytest.mark.slow) for job in UPDATES),
+    ],
 )
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(
     short_folder: Path, tmp_path: Path, job: str, kills: int
 ) -> None:
     """Kill and resume runs until this number was really killed; a run that ended before does not count."""
+    older, name = dict[str, bytes](), JOBS[UPDATES.get(job, job)][1]
+    if job in UPDATES:
+        text_file(tmp_path / "a.txt", texts_of(1000, seed=1)[:300])
+        assert main(arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / "older", 50)) == 0
+        older = part_of(contents(tmp_path / "older"), name)
     text_file(tmp_path / "a.txt", texts_of(1000))
     assert main(arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / "whole", 50)) == 0
     expected, chance, killed, tried, done = contents(tmp_path / "whole"), random.Random(0), 0, 0, list[int]()
     while killed < kills and tried < 10 * kills:
         own = tmp_path / str(tried)
         output, arguments = (output_of(job, own), arguments_of(job, short_folder, tmp_path / "a.txt", own, 50))
+        if job in UPDATES:
+            shutil.copytree(tmp_path / "older", own, dirs_exist_ok=True)
         moment = 20 if tried == 1 else chance.randint(0, 20)  # the second is killed at the end
         process = start(arguments)
         wait_for(lambda output=output, moment=moment: shards_done(output) >= moment, process)  # type: ignore[misc]
@@ -110,7 +128,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
         if process.returncode == -signal.SIGKILL and contents(own) != expected:
             killed += 1
             done.append(shards_done(output))
-        resumed = run([*arguments, "--resume"])
+        if job in UPDATES:
+            assert part_of(contents(own), name) in (older, part_of(expected, name))
+        resumed = run([*arguments, *(["--resume"] if job not in UPDATES else [])])
         assert resumed.returncode == 0, resumed.stderr
         assert contents(own) == expected
     assert killed == kills
@@ -154,7 +174,9 @@ def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
         (tmp_path / "kept").rename(tmp_path / "out.npy.parts")
     assert main([*arguments, "--resume"]) == 0
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts, truncation="silent"))
-    assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy", "out.ids.jsonl", "out.npy.manifest.json"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {
+        f"out.{name}" for name in ("npy", "ids.jsonl", "npy.manifest.json", "npy.rows")
+    }
 
 
 def test_progress_without_a_terminal_is_a_line_from_time_to_time(

@@ -44,6 +44,8 @@ JOBS = {
     "words": (["extract", "--layers=-1"], "words.parquet"),
     "csv": (["extract", "--layers=-1"], "words.csv"),
 }
+UPDATES = {f"update {name}": name for name in ("npy", "jsonl", "parquet", "folder")}
+"""Jobs that update an output of other texts."""
 
 
 def texts_of(count: int, seed: int = 0) -> list[str]:
@@ -61,8 +63,9 @@ def text_file(path: Path, texts: list[str]) -> Source:
 def arguments_of(job: str, model: Path, texts: Path, folder: Path, shard_size: int) -> list[str]:
     """Return the arguments of a job whose output goes to this folder, which is made."""
     folder.mkdir(exist_ok=True)
-    start, name = JOBS[job]
+    start, name = JOBS[UPDATES.get(job, job)]
     options = ["-m", str(model), "--backend", "numpy", "--shard-size", str(shard_size)]
+    options += ["--update"] if job in UPDATES else []
     return [*start, *options, "-i", str(texts), "-o", f"{folder}/{name}"]
 
 
@@ -72,7 +75,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def output_of(job: str, folder: Path) -> Path:
-    return folder / JOBS[job][1]
+    return folder / JOBS[UPDATES.get(job, job)][1]
 
 
 def lines_of(path: Path) -> list[Any]:
@@ -195,7 +198,7 @@ def kill_at_every_moment(model: Path, scratch: Path, step: int, job: str) -> int
     texts = scratch / "texts.txt"
     for count, name in ((7, "older"), (50, "whole")):
         text_file(texts, texts_of(count))
-        assert _in_a_process(arguments_of(job, model, texts, scratch / name, 20)) == 0
+        assert _in_a_process(arguments_of(UPDATES.get(job, job), model, texts, scratch / name, 20)) == 0
     older, expected = contents(scratch / "older"), contents(scratch / "whole")
     if job == "folder":  # it must be empty
         older = {}
@@ -204,20 +207,30 @@ def kill_at_every_moment(model: Path, scratch: Path, step: int, job: str) -> int
         arguments = arguments_of(job, model, texts, folder, 20)
         # An older output, of other texts, exists; a file of it must never be half replaced.
         for name, content in older.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
         status = _in_a_process(arguments, moment)
         if status == 0:
             return moment // step
         assert status == -signal.SIGKILL, status
-        for name, content in contents(folder).items():
+        now, output = contents(folder), JOBS[UPDATES.get(job, job)][1]
+        if job in UPDATES:  # it is always there, as a whole: the old one or the new one
+            assert part_of(now, output) in (part_of(older, output), part_of(expected, output)), moment
+        for name, content in now.items():
             assert ".parts/" in name or content in (older.get(name), expected.get(name)), (moment, name)
         final = {name: content for name, content in contents(folder).items() if ".parts/" not in name}
         # A run that had not begun cannot be resumed, and the older output is of another run.
-        resume = ["--resume"] if final == expected or [*folder.glob("*.parts/manifest.json")] else []
+        begun = final == expected or [*folder.glob("*.parts/manifest.json")]
+        resume = ["--resume"] if begun and job not in UPDATES else []
         assert _in_a_process([*arguments, *resume]) == 0, moment
         assert contents(folder) == expected, (moment, [*contents(folder)])
         assert not [*folder.glob("*.parts")], moment
     raise AssertionError("the run does not end")
+
+
+def part_of(files: dict[str, bytes], output: str) -> dict[str, bytes]:
+    """Return the output alone, a file or the files of a folder."""
+    return {name: files[name] for name in files if name == output or (output.endswith("/") and name.startswith(output))}
 
 
 if __name__ == "__main__":
