@@ -46,6 +46,16 @@ def test_version_changelog_and_citation_agree(release: ModuleType, monkeypatch: 
     assert f"\n  version: {minibert.__version__}\n" in recipe
 
 
+def test_the_bibtex_of_the_page_is_the_citation() -> None:
+    page = (ROOT / "minibert" / "vectors" / "README.md").read_text(encoding="utf-8")
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    entry = re.sub("[{}]", "", page.split("```bibtex")[1].split("```")[0])
+    for field, name in (("title", "title"), ("version", "version"), ("author", "  - name")):
+        value = re.search(rf"^{name}: \"?(.*?)\"?$", citation, re.MULTILINE)
+        assert value is not None
+        assert f"{field} = {value[1]},\n" in entry
+
+
 def test_the_notes_of_a_tag_are_the_section_of_the_changelog(release: ModuleType) -> None:
     assert release.notes("v1.2.0") == "- New.\n\n### Part\n\nOld.\n"
     assert release.section("1.1.0") == ("2026-11-01", "- y\n")

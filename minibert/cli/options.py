@@ -99,7 +99,7 @@ def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:
     return _ARGUMENT.sub(translated, re.sub(r"\b[\w.]+\(\.\.\., (\w+=[^()]*)\)", r"\1", message))
 
 
-LAYERS = """--layers LAYERS: hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the
+LAYERS = """--layers LAYERS: hidden states by number, such as 1-6 or -1,-2: 0 is the embeddings' output, 1 that of the
     first layer, -1 that of the last"""
 LAYER_POOLING = f"--layer-pooling {'|'.join(COMBINED)}"
 TRUNCATE = f"""--truncation {"|".join(TRUNCATIONS_WITHOUT_SPLIT)} = warn: if a text is too long: cut it and

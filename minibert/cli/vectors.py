@@ -126,8 +126,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 _COLUMNS = f"""--input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
-        --text-column NAME: column or key of the texts (default: text); if it is given several times, the texts are
-            joined
+        --text-column NAME: column or key of the texts (default: text, form, or column_1); if it is given
+            several times, the texts are joined
         --text-separator TEXT: between the texts of several columns; \\n and \\t are a newline and a tab (default: \\n)
         --html: the texts are HTML; take their text
         --id-column NAME: column or key of the ids (default: numbers of the lines, from 0)"""

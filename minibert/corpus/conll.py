@@ -8,7 +8,6 @@ from collections.abc import Sequence
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The columns of CoNLL-U."""
 
-_COMMENT = re.compile(r"#\s*([^=\s][^=]*?)\s*=\s*(.*)")
 _TOKEN, _EMPTY_NODE = re.compile(r"(\d{1,9})-(\d{1,9})"), re.compile(r"\d+\.\d+")
 
 Columns = dict[str, list[str | None]]
@@ -23,9 +22,10 @@ def split_comments(lines: Sequence[str], of_conllu: bool) -> tuple[dict[str, str
     """
     tabs, comments, rows = any("\t" in line for line in lines), dict[str, str](), list[str]()
     for line in lines:
-        found = _COMMENT.fullmatch(line)
-        if line.startswith("#") and (of_conllu or found or line[:4] in ("#beg", "#end") or (tabs and "\t" not in line)):
-            comments |= {found[1]: found[2]} if found else {}
+        key, mark, value = line[1:].partition("=")
+        of_file = line.startswith(("#begin ", "#end ")) or (line.startswith("# ") and " = " in line)
+        if line.startswith("#") and (of_conllu or of_file or (tabs and "\t" not in line)):
+            comments |= {key.strip(): value.strip()} if mark else {}
         elif not line.startswith("-DOCSTART-"):
             rows.append(line)
     return comments, rows

@@ -139,7 +139,8 @@ def extract_corpus(
 def check_format_of(output: str | os.PathLike[str], format: str | None) -> str:
     """Return the format of an output, by default that of its suffix; raise if they do not fit together."""
     if format is None:
-        format = "words" if os.path.splitext(output)[1].lower() in EXTRACT_SUFFIXES["words"] else "binary"
+        words = EXTRACT_SUFFIXES["words"]
+        return "words" if check_output(output, (*EXTRACT_SUFFIXES["binary"], *words)) in words else "binary"
     check_choice("format", format, EXTRACT_SUFFIXES)
     check_output(output, EXTRACT_SUFFIXES[format])
     return format

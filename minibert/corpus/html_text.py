@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 TAG = re.compile(r"</?(?:a|b|br|div|em|h[1-6]|i|li|ol|p|span|strong|table|td|tr|u|ul)\b[^<>]*>", re.IGNORECASE)
 """A tag of HTML; others, such as <s> and <mask>, are words of language models too."""
 
+_MARKED = re.compile(r"<!\[[^>]*>?")  # <![if !IE]>, <![CDATA[: a comment in HTML, and the parser refuses some
+
 # Tags that do not end a line.
 _INLINE = re.compile(
     r"a|abbr|b|bd[io]|cite|code|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span|strong|su[bp]|tt|u|var|wbr"
@@ -16,8 +18,9 @@ _INLINE = re.compile(
 
 def html_text(html: str) -> str:
     """Return the text of HTML: each paragraph, item, cell and ``<br>`` ends a line, and white space is one space."""
-    parser = _Text()
-    parser.feed(html)
+    parser, (begin, end, rest) = _Text(), _MARKED.sub(" ", html).rpartition(">")
+    # After the last > nothing is a tag, so the parser need not look for one.
+    parser.feed(f"{begin}{end}{rest.replace('<', '&lt;')}")
     parser.close()
     lines = (" ".join(line.split()) for line in "".join(parser.parts).split("\n"))
     return "\n".join(filter(None, lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
@@ -17,6 +18,7 @@ from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Ta
 from minibert.corpus.sources import InputLine
 from minibert.corpus.writers import ParquetFile
 from minibert.models.bert import BertModel
+from minibert.models.fingerprint import sha256
 from minibert.vectors.similarity import rounded
 from minibert.vectors.token_vectors import TokenVectors
 
@@ -98,7 +100,8 @@ class WordRows(Task):
             kinds["vector"] = arrow.list_(arrow.from_numpy_dtype(np.dtype(self.dtype)), self.width)
             columns = [*zip(*rows, strict=True)] or [()] * len(kinds)
             arrays = [arrow.array(column, kind) for column, kind in zip(columns, kinds.values(), strict=True)]
-            table = arrow.Table.from_arrays(arrays, schema=arrow.schema(kinds))
+            metadata = {"minibert": json.dumps({"fingerprint": sha256(self.fingerprint_parts)})}
+            table = arrow.Table.from_arrays(arrays, schema=arrow.schema(kinds, metadata))
             with parquet.writer(files[0], table.schema) as writer:
                 writer.write_table(table)
         progress(len(lines))

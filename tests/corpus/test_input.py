@@ -248,6 +248,8 @@ HTML = {
     "a<script>var x = '<b>';</script><STYLE>p { color: red }</STYLE><!-- no -->b": "a\nb",
     "no tags: 1 < 2 &lt; 3 & AT&T, caf&eacute; &#8364;5": "no tags: 1 < 2 < 3 & AT&T, café €5",
     "<p> </p><br>": "",
+    "<![if !IE]>a<![endif]><![foo[ x> b <c <![": "a b <c",
+    "x <a <b": "x <a <b",
 }
 
 
@@ -264,7 +266,7 @@ def test_the_text_of_html(embed: Embed, tmp_path: Path, name: str) -> None:
     found = [line.text for line in read_input_lines(Source(str(path), kind, html=True))]
     assert found == [*HTML.values()]
     note, out = "have HTML tags, which are computed too; --html takes their text", tmp_path / "o.npy"
-    assert f"4 of 5 texts {note}" in embed("-i", path, "-o", out)[2]
+    assert f"4 of 7 texts {note}" in embed("-i", path, "-o", out)[2]
     assert note not in embed("-i", path, "-o", tmp_path / "p.npy", "--html")[2]
     assert embed("-i", path, "-o", out, "--html", "--resume")[0] == 1
     out.unlink()

@@ -20,6 +20,7 @@ from minibert.corpus.extract import extract_corpus
 from minibert.corpus.sources import Source, input_format, read_input_lines
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run
+from tests.support.corpus_runs import manifest_of
 from tests.support.outcomes import peak_of
 
 OURS = ["file", "sentence", "word_number", "word", "pieces"]
@@ -43,7 +44,7 @@ CONLLU = """\
 """
 CATS = [None, "cats", "cats"]
 PLUS = "# global.columns = ID FORM UPOS\n1\tthe\tDET\n2\tcat\tNOUN\n\n1\tman\tNOUN\n"
-CONLL2003 = "-DOCSTART- -X- O O\n\nThe DT B-NP O\n# # B-NP O\n\n#begin document (x);\ncat NN B-NP O\n"
+CONLL2003 = "-DOCSTART- -X- O O\n\nThe DT B-NP O\n# # B-NP O\n\n#begin document (x);\n#end=1 NN B-NP O\n"
 TABS = "# a comment without a tab\n#cat\tO\n\n# id = 7\nman\tB-PER\ndog\tO"
 LISTS = [
     {"id": "a", "text": ["The", "cat"], "tags": [3, None], "genre": "news", "spans": [[0, 1]], "meta": {"x": 1}},
@@ -68,7 +69,7 @@ FILES: dict[str, tuple[str, dict[str, Any], list[tuple[Any, str, list[str], dict
         (None, "the cat", ["the", "cat"], {"upos": ["DET", "NOUN"]}), (None, "man", ["man"], {"upos": ["NOUN"]}),
     ]),
     "b.conll": (CONLL2003, {}, [
-        (None, "The #", ["The", "#"], {"column_4": ["O", "O"]}), (None, "cat", ["cat"], {"column_2": ["NN"]}),
+        (None, "The #", ["The", "#"], {"column_4": ["O", "O"]}), (None, "#end=1", ["#end=1"], {"column_2": ["NN"]}),
     ]),
     "c.conll.gz": (TABS, {"id_column": None}, [
         (None, "#cat", ["#cat"], {"column_2": ["O"]}), (None, "man dog", ["man", "dog"], {"column_2": ["B-PER", "O"]}),
@@ -226,6 +227,8 @@ def test_ids_are_numbers_where_no_file_has_others(folder: Path, tmp_path: Path) 
     extract_corpus(model, tokenizer, [source], tmp_path / "o.parquet", layers=[-1, 0])
     frame = pandas.read_parquet(tmp_path / "o.parquet")
     assert frame["sentence"].tolist() == [0, 0, 0, 0, 1, 1]
+    metadata = json.loads(pyarrow.parquet.read_schema(tmp_path / "o.parquet").metadata[b"minibert"])
+    assert metadata == {"fingerprint": manifest_of(tmp_path / "o.parquet")["fingerprint"]}
     assert frame["n"].tolist() == ["1", "1", "1", "1", "2", "2"]
 
 
@@ -234,6 +237,7 @@ def test_words_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: Any, mon
     Path("a.jsonl").write_text('{"text": ["a"], "layer": 1}')
     Path("many.jsonl").write_text(json.dumps({"text": ["a"], **{f"c{i}": 1 for i in range(101)}}))
     Path("a.conllu").write_text(CONLLU)
+    Path("numbers.conll").write_text("1 cat\n2 dog\n")
     for options, code, message in (
         ("-i a.jsonl -o o.csv", 1, "none of file, sentence"),
         ("-i many.jsonl -o o.csv", 1, "at most 100"),
@@ -243,6 +247,8 @@ def test_words_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: Any, mon
         ("-i a.conllu -o o.npy --subwords first", 1, "--subwords is not for --format binary"),
         ("-i a.conllu -o o.txt --format words", 1, "o.txt must end in .parquet or .csv"),
         ("-i a.conllu -o o.parquet --format binary", 1, ".npy"),
+        ("-i a.conllu -o o.tsv", 1, "o.tsv must end in .npy, .parquet or .csv"),
+        ("-i numbers.conll -o o.csv", 1, "--text-column column_2; or the file is --input-format conllu"),
     ):
         found, _, said = run(capsys, "extract", "-m", str(folder), *options.split())
         assert (found, message in said) == (code, True), said
