@@ -224,11 +224,11 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_845,
+    "core": 13_881,
     "vectors": 4_899,
     "lenses": 5_008,
     "apps": 7_513,
-    "tests": 32_732,
+    "tests": 32_735,
     "benchmarks": 4_129,
     "words": 48_988,
 }

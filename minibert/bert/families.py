@@ -13,6 +13,8 @@ albert              Lan et al. 2019 (arXiv 1909.11942): ELECTRA's embeddings, an
 data2vec-text       Baevski et al. 2022 (arXiv 2202.03555): RoBERTa, trained in another way
 ernie               Sun et al. 2019 (arXiv 1907.12412): BERT, with a vector of the task in the embeddings
 modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
+megatron-bert       Shoeybi et al. 2019 (arXiv 1909.08053): BERT, norm first
+xlm-roberta-xl      Goyal et al. 2021 (arXiv 2105.00572): XLM-RoBERTa, norm first
 eurobert            Boizard et al. 2025 (arXiv 2503.05500): ModernBERT's forward, RMSNorm, heads that share their keys
 ==================  =============================================================================================
 
@@ -519,6 +521,39 @@ _EUROBERT = dataclasses.replace(
     transform=(),
     forward="modernbert",
 )
+_MEGATRON = Family(
+    "megatron-bert",
+    "MegatronBert",
+    "bert",
+    modules={
+        f"{_LAYER}.attention.LayerNorm": f"{_LAYER}.attention.ln",
+        f"{_LAYER}.intermediate.LayerNorm": f"{_LAYER}.ln",
+        "final_norm": "encoder.ln",
+    },
+    defaults={
+        **{"vocab_size": 29056, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+        "intermediate_size": 4096,
+    },
+    has_embeddings_norm=False,
+    forward="modernbert",
+)
+_XLM_ROBERTA_XL = dataclasses.replace(
+    _ROBERTA,
+    model_type="xlm-roberta-xl",
+    class_name="XLMRobertaXL",
+    modules={
+        f"{_LAYER}.attention.LayerNorm": f"{_LAYER}.attention.self_attn_layer_norm",
+        f"{_LAYER}.intermediate.LayerNorm": f"{_LAYER}.LayerNorm",
+        "final_norm": "encoder.LayerNorm",
+    },
+    defaults={
+        **{"vocab_size": 250880, "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32},
+        **{"intermediate_size": 10240, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
+        "layer_norm_eps": 1e-5,
+    },
+    has_embeddings_norm=False,
+    forward="modernbert",
+)
 BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
 EXTRA = (
     *("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation"),
@@ -544,6 +579,8 @@ FAMILIES = {
         _JINA,
         _MODERN,
         _EUROBERT,
+        _MEGATRON,
+        _XLM_ROBERTA_XL,
     )
 }
 """The ``model_type`` of a config.json -> its family."""
@@ -560,8 +597,9 @@ NAMES = tuple(
 
 
 def family_of_class(name: str) -> Family | None:
-    """Return the family that the name of a class begins with, or None."""
-    return next((family for family in FAMILIES.values() if name.startswith(family.class_name)), None)
+    """Return the family that the name of a class begins with, or None; of two the one with the longer name."""
+    families = (family for family in FAMILIES.values() if name.startswith(family.class_name))
+    return max(families, key=lambda family: len(family.class_name), default=None)
 
 
 def bert_class(name: str) -> str:

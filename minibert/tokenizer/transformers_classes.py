@@ -117,7 +117,7 @@ _OF_MODELS = {
     "albert": "AlbertTokenizer",
     "data2vec-text": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer",
-    **dict.fromkeys(("xlm-roberta", "gte", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
+    **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "gte", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
     **dict.fromkeys(("modernbert", "new", "eurobert"), GENERIC.name),
 }
 """The ``model_type`` of config.json -> the class, if the files do not name one; BERT's for every other type."""

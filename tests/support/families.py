@@ -102,6 +102,8 @@ SAMPLES = {
     "ernie": Sample(
         refused=(("Model", "use_task_id", ("x", None)), ("Model", "task_type_vocab_size", (0, "3"))),
     ),
+    "megatron-bert": Sample(),
+    "xlm-roberta-xl": Sample({"type_vocab_size": 1}, tokenizer="XLMRobertaTokenizer", refused=(_NO_PADDING,)),
     "distilbert": Sample(
         tokenizer="DistilBertTokenizer", has_vocabulary=True, refused=(("Model", "activation", ("quick_gelu", "mish")),)
     ),

@@ -217,7 +217,7 @@ def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_n
         return
     ours, theirs = load(folder)
     expected = list(theirs("a", "b"))
-    if family in ("bert", "electra", "nomic_bert", "albert", "ernie"):
+    if family in ("bert", "electra", "nomic_bert", "albert", "ernie", "megatron-bert"):
         expected = ["input_ids", "token_type_ids", "attention_mask"]
     if family == "eurobert":  # its model does not have token types, whatever class its files name
         expected = ["input_ids", "attention_mask"]
@@ -338,7 +338,8 @@ def test_class_names(tmp_path: Path, family: str) -> None:
         ours = getattr(minibert, name)
         assert ours is getattr(minibert, f"{name}Fast")
         assert issubclass(ours, BertTokenizer)
-        assert isinstance(tokenizer, ours) == (name in (type(theirs).__name__, "BertTokenizer"))
+        if family != "xlm-roberta-xl":  # transformers reads its tokenizer.json as it is, whatever class the files name
+            assert isinstance(tokenizer, ours) == (name in (type(theirs).__name__, "BertTokenizer"))
         again = ours.from_pretrained(tmp_path)  # the files decide, and not the name
         assert again.encode("a b", add_prefix_space=True) == theirs.encode("a b", add_prefix_space=True)
 
