@@ -327,7 +327,7 @@ class BertConfig:
         The family is that of ``model_type``, else of ``architectures``, else of this class. Fields that change nothing
         at inference (dropout, initializer_range, use_cache, ...) are kept for saving only.
         `auto_map` and similar fields are not used, because code from a model repository is never executed. Labels are
-        those of ``id2label``; else those of ``label2id``; else ``num_labels`` made ones.
+        those of ``id2label``; else those of ``label2id``; else, or if it says another number, ``num_labels`` made ones.
 
         Raises
         ------

@@ -108,7 +108,9 @@ def _read_old_nomic(read: dict[str, Any]) -> None:
 def _labels_of(fields: Mapping[str, Any]) -> object:
     """Return what a config.json says about the labels, as an `id2label` that is not checked yet; None for nothing."""
     id2label, label2id, number = (fields.get(name) for name in ("id2label", "label2id", "num_labels"))
-    if id2label is not None:
+    if isinstance(id2label, Mapping) and isinstance(number, int) and number != len(id2label):
+        label2id = None  # files of 2020 say num_labels, beside the two labels of the default
+    elif id2label is not None:
         return id2label
     if label2id is not None:
         if not isinstance(label2id, Mapping):

@@ -143,6 +143,7 @@ LABELS = {
     "label2id": {"id2label": None, "label2id": {f"L{i}": i for i in range(NUM_LABELS)}},
     "label2id, strings": {"id2label": None, "label2id": {f"L{i}": str(i) for i in range(NUM_LABELS)}},
     "num_labels": {"id2label": None, "label2id": None, "num_labels": NUM_LABELS},
+    "num_labels and another": {"id2label": {"0": "x"}, "label2id": {"x": 0}, "num_labels": NUM_LABELS},
 }
 
 
@@ -150,7 +151,7 @@ LABELS = {
 @pytest.mark.parametrize("labels", LABELS)
 def test_labels(folder_of: FolderOf, write: Write, name: str, labels: str) -> None:
     config = load(name, write(name, arrays_in(folder_of(name)), **LABELS[labels])).config
-    prefix = "LABEL_" if labels == "num_labels" else "L"
+    prefix = "LABEL_" if labels.startswith("num_labels") else "L"
     assert list(config.id2label.items()) == [(i, f"{prefix}{i}") for i in range(NUM_LABELS)]
     assert config.label2id == {label: i for i, label in config.id2label.items()}
     assert config.num_labels == NUM_LABELS
