@@ -125,3 +125,48 @@ def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
         print(sentence_transformers is again, sentence_transformers.SentenceTransformer.__module__.split(".")[0])
     """
     assert printed(again, tmp_path, path=tmp_path) == ["True minibert"]
+
+
+# --- the stand-in for transformers ------------------------------------------------------------------------------------
+
+
+def test_transformers_has_the_names_of_minibert_and_a_clear_error_for_others(tmp_path: Path) -> None:
+    programs = (
+        "from transformers import nothing",
+        "from transformers.utils import logging",
+        "import transformers as t; t.no_such_name",
+        "from transformers import GPT2Model as M; M.from_pretrained('x')",
+        "from transformers import PreTrainedModel as M; M()",
+    )
+    code = f"""
+        import minibert, minibert.compat.transformers, transformers, importlib.util, sys
+        from transformers import AutoModel, AutoTokenizer, BertModel, RobertaModel, XLNetModel, pipeline
+        print(BertModel is minibert.BertModel, pipeline is minibert.pipeline, transformers.__version__.split("+")[0])
+        print(importlib.util.find_spec("transformers").name, "torch" in sys.modules)
+        class Own(transformers.PreTrainedTokenizer): pass
+        for program in {programs!r}:
+            try:
+                exec(program, {{}})
+            except Exception as error:
+                print(type(error).__name__, "|", error)
+    """
+    code = "import minibert\n" + textwrap.dedent(code)
+    same, found, *errors = outcomes.printed(code, "-W", "error", folder=tmp_path).split("\n")[:-1]
+    assert (same, found) == ("True True 5.24.0", "transformers False")
+    wanted = (
+        ("ImportError", str(Path("compat", "transformers.py"))),
+        ("ModuleNotFoundError", "transformers.utils is not in minibert"),
+        ("AttributeError", "no_such_name is not in minibert"),
+        ("AttributeError", "use AutoModel"),
+        ("TypeError", "use AutoModel"),
+    )
+    for line, (kind, message) in zip(errors, wanted, strict=True):
+        assert line.startswith(f"{kind} | "), line
+        assert message in line
+
+
+def test_the_real_transformers_must_not_be_loaded_yet(tmp_path: Path) -> None:
+    (tmp_path / "transformers.py").write_text("class BertModel: pass\n", encoding="utf-8")
+    done = outcomes.python("-c", "import transformers, minibert.compat.transformers", folder=tmp_path, path=tmp_path)
+    assert done.returncode == 1
+    assert "ImportError: transformers is loaded already, from " in done.stderr.splitlines()[-1]
