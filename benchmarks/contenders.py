@@ -144,7 +144,7 @@ def export_graph(model: Any, field: str, scratch: Path, *, leading: tuple[int, .
     return path
 
 
-def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray], wanted: set[str]) -> dict[str, np.ndarray]:
+def feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray], wanted: set[str]) -> dict[str, np.ndarray]:
     """Name the inputs that a graph wants, given ids or ids and their mask."""
     ids, mask = inputs if isinstance(inputs, tuple) else (inputs, np.ones_like(inputs))
     values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
@@ -182,7 +182,7 @@ def session(path: Path, threads: int) -> Compute:
     options.intra_op_num_threads = threads
     loaded = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     wanted = {node.name for node in loaded.get_inputs()}
-    return lambda inputs: loaded.run(None, _feed(inputs, wanted))[0]
+    return lambda inputs: loaded.run(None, feed(inputs, wanted))[0]
 
 
 def openvino(folder: Path, threads: int, scratch: Path, precision: str = "f32") -> Compute:
@@ -190,15 +190,17 @@ def openvino(folder: Path, threads: int, scratch: Path, precision: str = "f32") 
     return openvino_session(export_onnx(folder, scratch)[0], threads, precision)
 
 
-def openvino_session(graph: Path, threads: int, precision: str = "f32") -> Compute:
-    """Return a function that runs a graph with OpenVINO."""
+def openvino_session(graph: Any, threads: int, precision: str = "f32") -> Compute:
+    """Return a function that runs a graph, or the path of one, with OpenVINO."""
     from openvino import Core
 
     core = Core()
     options = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-    request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
+    request = core.compile_model(
+        core.read_model(str(graph)) if isinstance(graph, Path) else graph, "CPU", options
+    ).create_infer_request()
     wanted = {name for port in request.model_inputs for name in port.names}
-    return lambda inputs: request.infer(_feed(inputs, wanted), share_outputs=True)[0]
+    return lambda inputs: request.infer(feed(inputs, wanted), share_outputs=True)[0]
 
 
 HIDDEN_STATES: dict[str, Maker] = {

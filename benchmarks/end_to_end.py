@@ -36,7 +36,7 @@ from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from tests.support.random_checkpoints import random_successor
 
-SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
+SHAPES = ((1, 4), (1, 8), (1, 12), (1, 16), (1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
 SHORTER = ((1, 4), (1, 8), (1, 22), (8, 128))
 LONGER = ((1, 22), (8, 128), (4, 512), (1, 2048), (1, 8192))
 

@@ -17,15 +17,19 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.contenders import (
+    MAX_SEQ_LENGTH,
     Compute,
     Maker,
     _onnxruntime,
     _pipeline,
     _transformers,
     cells,
+    export_onnx,
+    feed,
     in_turn,
     make_base,
     openvino,
+    openvino_session,
     session,
     start,
 )
@@ -37,8 +41,10 @@ from minibert import BertTokenizer
 from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
+from tests.support.real_texts import udhr_lines
 
 OURS = "float32"
+CALIBRATED = 300  # texts
 
 
 def _minibert(compute_type: str, folder: Path, threads: int, scratch: Path) -> Compute:
@@ -83,6 +89,26 @@ def _openvino_bf16(folder: Path, threads: int, scratch: Path) -> Compute:
     return openvino(folder, threads, scratch, "bf16")
 
 
+def _openvino_qint8(folder: Path, threads: int, scratch: Path) -> Compute:
+    """Quantise with NNCF: scales of the inputs are those of 300 real texts (of random ids, without a tokenizer)."""
+    import nncf
+    from openvino import Core
+
+    if (folder / "tokenizer.json").exists():
+        lines = udhr_lines()
+        tokenizer = BertTokenizer.from_pretrained(folder)
+        texts = [lines[i * len(lines) // CALIBRATED] for i in range(CALIBRATED)]
+        rows = [np.array([tokenizer(text, truncation=True, max_length=MAX_SEQ_LENGTH)["input_ids"]]) for text in texts]
+    else:
+        generator = np.random.default_rng(0)
+        rows = [generator.integers(1000, 2000, (1, length)) for length in generator.integers(4, 129, CALIBRATED)]
+    model = Core().read_model(str(export_onnx(folder, scratch)[0]))
+    wanted = {name for port in model.inputs for name in port.names}
+    data = nncf.Dataset(rows, lambda ids: feed(ids, wanted))
+    quantised = nncf.quantize(model, data, subset_size=CALIBRATED, model_type=nncf.ModelType.TRANSFORMER)
+    return openvino_session(quantised, threads)
+
+
 def _onnxruntime_int8(folder: Path, threads: int, scratch: Path, *, per_channel: bool = False) -> Compute:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -117,6 +143,7 @@ CONTENDERS: dict[str, Maker] = {
     **{name: functools.partial(_minibert, name) for name in COMPUTE_TYPES if name != OURS},
     "OpenVINO f32": functools.partial(_also_texts, openvino),
     "OpenVINO bf16": functools.partial(_also_texts, _openvino_bf16),
+    "OpenVINO qint8": functools.partial(_also_texts, _openvino_qint8),
     "onnxruntime f32": functools.partial(_also_texts, _onnxruntime),
     "onnxruntime int8": functools.partial(_also_texts, _onnxruntime_int8),
     "ctranslate2 int8": functools.partial(_also_texts, _ctranslate2_int8),
