@@ -224,12 +224,12 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_883,
+    "core": 13_885,
     "vectors": 4_899,
     "lenses": 5_008,
     "apps": 7_549,
-    "tests": 33_032,
-    "benchmarks": 4_129,
+    "tests": 33_044,
+    "benchmarks": 4_154,
     "words": 49_778,
 }
 SLACK = {"words": 300}

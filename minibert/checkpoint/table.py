@@ -131,6 +131,8 @@ class StoredTable:
                 raise OSError("the file ends early")
         except OSError as error:
             raise self._failed(error) from error
+        except ValueError as error:
+            raise self._failed(OSError("the file is closed, because the program ends")) from error
         stored, to_float32, _ = blocks_of(self._tensor)
         rows = to_float32(np.frombuffer(read, stored)).reshape(-1, columns)
         check_numbers(self._tensor, rows, lambda i: ids[i // columns] * columns + i % columns)

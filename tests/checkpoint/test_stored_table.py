@@ -406,3 +406,19 @@ for number in range(2000):
 def test_random_forwards_under_a_low_limit_of_open_files(own: Path) -> None:
     done = python("-c", LIMITED, str(own))
     assert done.returncode == 0, done.stderr
+
+
+AT_EXIT = """
+import atexit, sys
+from minibert import BertModel
+from minibert.checkpoint import table
+table.KEPT_BYTES = 0
+models = []
+atexit.register(lambda: models[0]([[1, 2, 3]]))
+models.append(BertModel.from_pretrained(sys.argv[1]))
+"""
+
+
+def test_a_forward_while_the_program_ends_is_an_error_in_words(own: Path) -> None:
+    done = python("-c", AT_EXIT, str(own))
+    assert "the program ends" in done.stderr
