@@ -229,6 +229,8 @@ class VectorOptions(RequestOptions):
         A vector per token.
     add_special_tokens : bool
         Put [CLS] and [SEP] around token ids that do not have them.
+    prompted : bool
+        False: no prompt, also if the model or the service has a default one.
     late_chunking : bool
         The texts are the parts of one text, which is computed at once: `spans` of `SentenceTransformer.encode`.
     """
@@ -242,6 +244,7 @@ class VectorOptions(RequestOptions):
     modules: bool = True
     tokens: bool = False
     add_special_tokens: bool = False
+    prompted: bool = True
     late_chunking: bool = False
 
     def __post_init__(self) -> None:
@@ -368,6 +371,8 @@ class TextEmbedder(ServedModel[SentenceTransformer]):
 
     def _prompt_of(self, options: VectorOptions) -> str | None:
         """Return the name of the prompt that goes before the texts of a request, or None."""
+        if not options.prompted:
+            return None
         if options.prompt_name is not None:
             return self.check_prompt(options.prompt_name)
         if options.input_type is None:

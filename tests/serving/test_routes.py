@@ -152,6 +152,34 @@ def test_tei_gives_bytes_vectors_of_tokens_and_similarities(client: TestClient, 
         assert post(client, path, cut).status_code == 413
 
 
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_hidden_states(model: SentenceTransformer, encoding_format: str) -> None:
+    """They are those of the model, without a prompt, also if there is a default one; tokens have places and words."""
+    body = {"inputs": [*TEXTS, "中文 bank"], "layers": [0, -1], "encoding_format": encoding_format, "truncate": True}
+    with Engine(model, settings=Settings(default_prompt_name="query")) as engine, TestClient(app(engine)) as client:
+        response = post(client, "/hidden_states", body)
+    assert response.headers["x-minibert-ignored"] == "truncate"
+    answer, last = response.json(), model.model.config.num_hidden_layers
+    assert answer["layers"] == [0, last]
+    for index, (text, entry) in enumerate(zip(body["inputs"], answer["data"], strict=True)):
+        inputs = model.tokenizer([text], return_offsets_mapping=True)
+        expected = model.model(np.array(inputs["input_ids"]), output_hidden_states=True).hidden_states
+        assert (entry["index"], entry["tokens"], entry["words"]) == (index, inputs.tokens(0), inputs.word_ids(0))
+        np.testing.assert_array_equal(entry["offsets"], inputs["offset_mapping"][0])
+        states = entry["hidden_states"]
+        found = in_base64(states) if encoding_format == "base64" else np.float32(states)
+        assert entry["shape"] == [2, *expected[0].shape[1:]]
+        np.testing.assert_array_equal(np.reshape(found, entry["shape"]), np.stack([expected[0][0], expected[last][0]]))
+
+
+def test_hidden_states_that_take_too_much_memory(model: SentenceTransformer) -> None:
+    settings = Settings(max_result_bytes=4 * 24 * 10)
+    with Engine(model, settings=settings) as engine, TestClient(app(engine)) as client:
+        assert post(client, "/hidden_states", {"inputs": "a b c"}).status_code == 200
+        refused = post(client, "/hidden_states", {"inputs": "a b c", "layers": [0, 1, 2]})
+    assert (refused.status_code, "960" in refused.text) == (413, True)
+
+
 def test_tei_tokens_and_back(client: TestClient, model: SentenceTransformer) -> None:
     text = "中文 bank"
     [rows] = post(client, "/tokenize", {"inputs": text}).json()
@@ -484,6 +512,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/decode", {"ids": [5, 6]}),
     ("/v1/multi-vector", {"input": TEXTS, "model": "late"}),
     ("/embed_all", {"inputs": TEXTS, "model": "late"}),
+    ("/hidden_states", {"inputs": TEXTS}),
 ]
 FIELDS = {field.encode_name for route in POSTS.values() for field in msgspec.structs.fields(route.struct)}
 
@@ -534,6 +563,7 @@ LONG_ANSWERS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("/embed", {"inputs": MANY}, {}),
     ("/embed", {"inputs": MANY}, {"accept": "application/octet-stream"}),
     ("/embed_all", {"inputs": MANY}, {}),
+    ("/hidden_states", {"inputs": MANY, "layers": [0, -1]}, {}),
     ("/similarity", {"inputs": {"source_sentence": "a", "sentences": MANY}}, {}),
     ("/v1/embed", {"texts": MANY}, {}),
     ("/v2/embed", {"texts": MANY, "embedding_types": ["ubinary", "float", "base64"]}, {}),
@@ -762,6 +792,12 @@ WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v1/multi-vector", {"input": TEXTS, "model": "small"}, 400, "the model org/small gives vectors"),
     ("/v1/embeddings", {"input": TEXTS, "model": "late"}, 400, "the model late gives vectors of tokens"),
     ("/predict", {"inputs": TEXTS, "model": "late"}, 424, "such as labels"),
+    ("/hidden_states", {"inputs": ["a", LONG]}, 400, "inputs[1] has "),
+    ("/hidden_states", {"inputs": [[5, 6]]}, 400, "inputs[0]"),
+    ("/hidden_states", {"inputs": TEXTS, "layers": 9}, 400, "layers=9"),
+    ("/hidden_states", {"inputs": TEXTS, "layers": [0] * 99}, 400, "layers has 99 items"),
+    ("/hidden_states", {"inputs": TEXTS, "encoding_format": "hex"}, 400, "encoding_format"),
+    ("/hidden_states", {"inputs": TEXTS, "model": "late"}, 400, "the model late gives vectors of tokens"),
 ]
 
 
