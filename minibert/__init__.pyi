@@ -243,3 +243,12 @@ class EuroBertForSequenceClassification(BertForSequenceClassification): model: E
 class EuroBertForTokenClassification(BertForTokenClassification): model: EuroBertModel
 class EuroBertForQuestionAnswering(BertForQuestionAnswering): model: EuroBertModel
 class EuroBertForMultipleChoice(BertForMultipleChoice): model: EuroBertModel
+class EsmConfig(_Config): ...
+class EsmTokenizer(BertTokenizer): ...
+EsmTokenizerFast = EsmTokenizer
+class EsmModel(BertModel): ...
+class EsmForMaskedLM(BertForMaskedLM): esm: EsmModel
+class EsmForSequenceClassification(BertForSequenceClassification): esm: EsmModel
+class EsmForTokenClassification(BertForTokenClassification): esm: EsmModel
+class EsmForQuestionAnswering(BertForQuestionAnswering): esm: EsmModel
+class EsmForMultipleChoice(BertForMultipleChoice): esm: EsmModel

@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_885,
+    "core": 13_997,
     "vectors": 4_899,
-    "lenses": 5_008,
+    "lenses": 5_028,
     "apps": 7_593,
-    "tests": 33_075,
+    "tests": 33_164,
     "benchmarks": 4_154,
-    "words": 49_806,
+    "words": 49_898,
 }
 SLACK = {"words": 300}
 

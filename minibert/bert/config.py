@@ -66,6 +66,8 @@ class BertConfig:
     num_hidden_groups : int          ALBERT: how many different layers there are; see `stored_layer`
     use_task_id : bool               ERNIE: the files have task_type_vocab_size vectors of tasks; that of task 0 counts
     num_key_value_heads : int        EuroBERT: heads of keys and values, which divide `num_attention_heads`
+    token_dropout : bool             ESM: masked tokens have zeros, and the others a factor; see `PackedBatch.scale`
+    mask_token_id : int or None      ESM: the id of <mask>
     stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
 
     The fields from `rope_parameters` on are None in a family that does not have them.
@@ -109,6 +111,8 @@ class BertConfig:
     use_task_id: bool | None = None
     task_type_vocab_size: int | None = None
     num_key_value_heads: int | None = None
+    token_dropout: bool | None = None
+    mask_token_id: int | None = None
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     _family = FAMILIES["bert"]
@@ -151,7 +155,7 @@ class BertConfig:
         for name in EXTRA:
             if name not in self.family.defaults:
                 object.__setattr__(self, name, None)
-        for name in ("tie_word_embeddings", *({*BIASES, "use_task_id"} & self.family.defaults.keys())):
+        for name in ("tie_word_embeddings", *({*BIASES, "use_task_id", "token_dropout"} & self.family.defaults.keys())):
             if not isinstance(getattr(self, name), bool):
                 raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
         poolings = (
@@ -166,6 +170,8 @@ class BertConfig:
             object.__setattr__(self, "num_key_value_heads", count)
         for name in {"num_hidden_groups", "task_type_vocab_size"} & self.family.defaults.keys():
             check_stored_int(name, getattr(self, name), 1)
+        if self.token_dropout:
+            check_stored_int("mask_token_id", self.mask_token_id, 0)
         if self.family.has_windows:
             check_stored_int("local_attention", self.local_attention, 0)
             types = self.layer_types or tuple(_layer_types(self.stated, self.num_hidden_layers))
@@ -175,7 +181,10 @@ class BertConfig:
                 )
             object.__setattr__(self, "layer_types", tuple(types))
         if self.family.theta:
-            parameters = rotary.complete(self.rope_parameters, self.stated, self.family.theta, self.head_size)
+            stated = self.stated
+            if "rope_parameters" in self.family.ignored:
+                stated = {name: value for name, value in stated.items() if name == "rope_theta"}
+            parameters = rotary.complete(self.rope_parameters, stated, self.family.theta, self.head_size)
             object.__setattr__(self, "rope_parameters", parameters)
             for layer_type in self.family.theta:
                 rotary.Rotary(self.rope_of(layer_type), self.head_size, self.max_position_embeddings)  # checks them
@@ -356,7 +365,8 @@ class BertConfig:
         `head` is the part of the name of a class that all families have, such as "ForMultipleChoice".
         """
         for name, only in self.family.required.get(head, {}).items():
-            if self.stated.get(name, only) != only:
+            stated = self.stated.get(name, only)
+            if stated != only and not (stated is None and only is False):
                 raise ModelFormatError(f"{name}={brief(self.stated[name])} is not implemented, only {only!r} is.")
 
     def to_dict(self) -> dict[str, Any]:
@@ -365,6 +375,8 @@ class BertConfig:
         left_out = {"stated", *family.ignored, *(() if family.has_embedding_size else ("embedding_size",))}
         left_out |= set(EXTRA) - family.defaults.keys()
         left_out -= family.fields.keys()
+        if "rope_parameters" in family.ignored:  # ESM has the base alone
+            fields |= {"rope_theta": self.rope_of("")["rope_theta"], "position_embedding_type": "rotary"}
         return {family.own_name(name): value for name, value in fields.items() if name not in left_out}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **fields: Any) -> None:
@@ -390,6 +402,7 @@ class BertConfig:
         # transformers would make labels of the first one, and use the others instead of fields that are written
         for name in ("num_labels", "sliding_window", *rotary.OLD_FIELDS):
             written.pop(name, None)
+        written |= {name: value for name, value in self.to_dict().items() if name == "rope_theta"}
         write_json(os.path.join(make_folder(save_directory), "config.json"), written)
 
 

@@ -130,9 +130,11 @@ def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
     position_type = fields.get("position_embedding_type") or "absolute"
-    if position_type != "absolute" and not family.theta:  # rotary models have other words in it, such as "sans_pos"
+    only = family.required.get("", {}).get("position_embedding_type", "absolute")
+    # Other rotary models than ESM have other words in it, such as "sans_pos", which no code reads.
+    if position_type != only and (only != "absolute" or not family.theta):
         name = f"position_embedding_type={brief(position_type)}"
-        raise ModelFormatError(f"{name} is not implemented, only 'absolute' is. transformers 4 runs relative ones.")
+        raise ModelFormatError(f"{name} is not implemented, only {only!r} is. transformers 4 runs relative ones.")
     for name, what in (
         ("is_decoder", "a decoder (causal mask)"),
         ("is_causal", "a causal mask"),

@@ -93,7 +93,7 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
     tables = (weights.token_type_embeddings, batch.token_types), (weights.position_embeddings, batch.positions)
     # Some families do not have token types. If the positions are rotary, attention reads them, and there is no table.
     added = [LookUp(rows, ids) for rows, ids in tables if rows is not None]
-    x = ops.embed(words, *added)  # (T, H)
+    x = ops.embed(words, *added, scale=batch.scale(weights.config))  # (T, H)
     # Where norms come first, most models have none here.
     if weights.embeddings_norm is not None:
         x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)

@@ -15,6 +15,7 @@ ernie               Sun et al. 2019 (arXiv 1907.12412): BERT, with a vector of t
 modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
 megatron-bert       Shoeybi et al. 2019 (arXiv 1909.08053): BERT, norm first
 xlm-roberta-xl      Goyal et al. 2021 (arXiv 2105.00572): XLM-RoBERTa, norm first
+esm                 Lin et al. 2023 (doi 10.1126/science.ade2574), ESM-2: proteins; ModernBERT's forward, without a gate
 eurobert            Boizard et al. 2025 (arXiv 2503.05500): ModernBERT's forward, RMSNorm, heads that share their keys
 ==================  =============================================================================================
 
@@ -98,6 +99,8 @@ class Family:
         The embeddings end with a LayerNorm.
     has_rms_norm : bool
         Each LayerNorm is an RMSNorm.
+    stores_frequencies : bool
+        The checkpoint may have the frequencies of the rotary positions.
     transform : tuple of str
         The modules of the masked-LM head before the decoder: the ends of their paths in BERT.
     forward : str
@@ -131,6 +134,7 @@ class Family:
     is_gated: bool = False
     has_embeddings_norm: bool = True
     has_rms_norm: bool = False
+    stores_frequencies: bool = False
     transform: tuple[str, ...] = ("dense", "LayerNorm")
     forward: str = "bert"
     heads_begin_with_transform: bool = False
@@ -485,6 +489,30 @@ _MODERN = Family(
     forward="modernbert",
     heads_begin_with_transform=True,
 )
+_ESM = Family(
+    "esm",
+    "Esm",
+    "esm",
+    modules={
+        f"{_LAYER}.intermediate.LayerNorm": f"{_LAYER}.LayerNorm",
+        "final_norm": "encoder.emb_layer_norm_after",
+    },
+    heads={"ForMaskedLM": _LM_HEAD, "ForSequenceClassification": _CLASSIFIER},
+    activations={"ForMaskedLM": "gelu"},
+    old_modules=((r"\bencoder\.layer\.(0|\*)\.attention\.self\.rotary_embeddings\b", "rotary_embeddings"),),
+    defaults={
+        **{"vocab_size": 33, "max_position_embeddings": 1026, "type_vocab_size": 1, "pad_token_id": None},
+        **{"rope_parameters": None, "token_dropout": False, "mask_token_id": None},
+    },
+    ignored=("type_vocab_size", "hidden_act", "rope_parameters"),
+    required={"": {"position_embedding_type": "rotary", "emb_layer_norm_before": False, "is_folding_model": False}},
+    inputs={"": "input_ids attention_mask position_ids inputs_embeds"},
+    theta={"full_attention": 10_000.0},
+    has_token_types=False,
+    has_embeddings_norm=False,
+    stores_frequencies=True,
+    forward="modernbert",
+)
 _EUROBERT = dataclasses.replace(
     _ROTARY,
     model_type="eurobert",
@@ -558,6 +586,7 @@ BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder
 EXTRA = (
     *("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation"),
     *(*BIASES, "num_hidden_groups", "use_task_id", "task_type_vocab_size", "num_key_value_heads"),
+    *("token_dropout", "mask_token_id"),
 )
 """The fields of `BertConfig` that only some families have."""
 
@@ -570,6 +599,8 @@ FAMILIES = {
         dataclasses.replace(_ROBERTA, model_type="camembert", class_name="Camembert", defaults={"pad_token_id": 1}),
         _DATA2VEC,
         _ERNIE,
+        _MEGATRON,
+        _XLM_ROBERTA_XL,
         _DISTILBERT,
         _MPNET,
         _ELECTRA,
@@ -579,8 +610,7 @@ FAMILIES = {
         _JINA,
         _MODERN,
         _EUROBERT,
-        _MEGATRON,
-        _XLM_ROBERTA_XL,
+        _ESM,
     )
 }
 """The ``model_type`` of a config.json -> its family."""

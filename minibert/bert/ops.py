@@ -239,11 +239,12 @@ class Embed(Protocol):
     """The sum of up to three look-ups, of shape (T, H): words, then token types and positions if the model adds them.
 
     The table of `words` is that of word embeddings (V, H), or some of its rows, or the inputs_embeds of the batch
-    (T, H); the ids are the places of the words in it. A forward calls `embed` once; the path of its module is
-    "embeddings". The arguments have no keywords, so a wrapper may take them as one tuple.
+    (T, H); the ids are the places of the words in it. `scale`, (T,) in float64, multiplies each row of the sum. A
+    forward calls `embed` once; the path of its module is "embeddings". The look-ups have no keywords, so a wrapper may
+    take them as one tuple.
     """
 
-    def __call__(self, words: LookUp, /, *added: LookUp) -> FloatArray: ...
+    def __call__(self, words: LookUp, /, *added: LookUp, scale: FloatArray | None = None) -> FloatArray: ...
 
 
 class ApplyLinear(Protocol):

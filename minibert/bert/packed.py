@@ -162,6 +162,20 @@ class PackedBatch:
         """True for each sequence whose first token position is not masked; bool array of shape (B,)."""
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
+    def scale(self, config: BertConfig) -> FloatArray | None:
+        """Return the factor of the embedding of each token in ESM, (T,) float64; None in every other family.
+
+        It is 0 for <mask>. The other tokens of a sequence have 0.88 / (1 - the share of <mask> in it), because 12 % of
+        the tokens were <mask> in training. transformers counts those that are not attended to, too.
+        """
+        if not config.token_dropout or self.inputs_embeds is not None:
+            return None
+        hidden, lengths = self.token_ids == config.mask_token_id, np.diff(self.cu_seqlens)
+        sequences = np.repeat(np.arange(self.num_sequences), lengths)
+        kept = lengths - np.bincount(sequences[hidden], minlength=self.num_sequences)
+        factors = (1 - 0.15 * 0.8) * lengths / np.maximum(kept, 1)
+        return np.where(hidden, 0.0, factors[sequences])
+
     def queries(self, tokens: IntArray) -> Queries | None:
         """Return some of the T tokens, by increasing numbers; numbers outside are left out. None if they are all."""
         starts = np.searchsorted(tokens, self.cu_seqlens)

@@ -38,13 +38,14 @@ from minibert.bert.ops import (
 )
 
 
-def embed(words: LookUp, *added: LookUp) -> FloatArray:
+def embed(words: LookUp, *added: LookUp, scale: FloatArray | None = None) -> FloatArray:
     """Add the rows of up to three look-ups: ``table[ids]`` of the words, the token types and the positions.
 
     Parameters
     ----------
     words : LookUp       table (V, H) or (T, H), ids (T,)
     added : LookUps      of types and positions, as far as the model adds them: tables (type_vocab_size, H) and (P, H)
+    scale : ndarray of shape (T,), float64, optional     multiplies the sum of each token
 
     Returns
     -------
@@ -57,6 +58,8 @@ def embed(words: LookUp, *added: LookUp) -> FloatArray:
     total = words.table[words.ids].astype(np.float64)  # (T, H)
     for table, ids in added:
         total = total + table[ids]  # (T, H)
+    if scale is not None:
+        total = total * scale[:, None]  # (T, H)
     return total.astype(words.table.dtype)  # (T, H)
 
 
@@ -369,11 +372,11 @@ def make_ops(
     def take(x: FloatArray) -> FloatArray:
         return round(x.astype(dtype, copy=False))  # shape of x
 
-    def embed(words: LookUp, *added: LookUp) -> FloatArray:
+    def embed(words: LookUp, *added: LookUp, scale: FloatArray | None = None) -> FloatArray:
         total = take(words.table[words.ids])  # (T, H)
         for table, ids in added:
             total = round(total + take(table[ids]))  # (T, H)
-        return total
+        return total if scale is None else round(total * take(scale)[:, None])  # (T, H)
 
     def linear(
         x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None

@@ -94,6 +94,7 @@ class Rotary:
     parameters : dict     as `complete` returns them
     D : int               features of a head
     P : int               max_position_embeddings
+    stored : ndarray of shape (D / 2,), optional     the frequencies, if the checkpoint has them
 
     Raises
     ------
@@ -104,6 +105,7 @@ class Rotary:
     parameters: dict[str, Any]
     D: int
     P: int
+    stored: FloatArray | None = None
     _last: tuple[Any, Any, Rotation] | None = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +149,8 @@ class Rotary:
 
     def frequencies(self, length: int) -> FloatArray:
         """Return the frequencies, (D / 2,) float32, for a text of this length."""
+        if self.stored is not None:
+            return self.stored
         rope_type, D = self.parameters["rope_type"], self.D
         theta, factor = float(self.parameters["rope_theta"]), float(self.parameters.get("factor") or 1.0)
         if rope_type == "dynamic" and length > self.P:  # all in float32, as in transformers

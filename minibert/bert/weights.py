@@ -348,7 +348,10 @@ class TensorSource(Protocol):
     """The numbers of a model by their names in BERT: those of a checkpoint, of a shared file, or of none."""
 
     def array(self, names: Sequence[str], shape: tuple[int, ...]) -> Any:
-        """Return the tensors with these names, stacked by rows to one array of this shape; the words as a `Table`."""
+        """Return the tensors with these names, stacked by rows to one array of this shape; the words as a `Table`.
+
+        The frequencies of rotary positions have no numbers if they are not there.
+        """
 
     def linear(
         self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
@@ -369,7 +372,9 @@ def read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
     bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
     types = config.layer_types or ("full_attention",) * config.num_hidden_layers
     rotaries = {
-        name: Rotary(config.rope_of(name), config.head_size, config.max_position_embeddings)
+        name: Rotary(
+            config.rope_of(name), config.head_size, config.max_position_embeddings, _frequencies(config, tensors)
+        )
         for name in config.family.theta
     }
     layers, read = [], dict[int, dict[str, Any]]()
@@ -381,6 +386,14 @@ def read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
         rotary = rotaries.get(layer_type)
         layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
     return Weights(config=config, layers=tuple(layers), pooler=None, **fields)
+
+
+def _frequencies(config: BertConfig, tensors: TensorSource) -> FloatArray | None:
+    """Return the frequencies of the rotary positions that a checkpoint of ESM has; None if it has none."""
+    if not config.family.stores_frequencies:
+        return None
+    stored: FloatArray = tensors.array(["rotary_embeddings.inv_freq"], (config.head_size // 2,))
+    return stored if len(stored) else None
 
 
 def _as_layer(i: int, maps: dict[str, Any]) -> dict[str, Any]:

@@ -232,6 +232,10 @@ class _Numbers:
         elif " @ W.T" in formula:
             yield from self._linear(layer, formula.partition(" @ W.T")[0], module, has_bias="+ b" in formula)
             yield _line(f"{symbol}[0]", result[:1], last=True)
+        elif function == "scale":
+            yield _line(argument, self._vector(layer, argument)[:_FEATURES])
+            factors: Any = self._trace.batch.scale(self._config)
+            yield _line("factor", factors[[self._token]])
         elif function in ("layer_norm", "rms_norm"):
             yield from self._norm(layer, argument, self._norms[module])
         elif function == "rotated":

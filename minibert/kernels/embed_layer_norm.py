@@ -19,6 +19,7 @@ from minibert.kernels.ops import EMBED, LAYER_NORM, ROWS
 from minibert.kernels.processor import WIDTH
 from minibert.kernels.simd import (
     broadcast,
+    doubles_at,
     first_lanes,
     floats_at,
     fma,
@@ -42,18 +43,20 @@ def _wide(array, start, count):
 
 @function
 def embed_chunk(address, chunk):
-    """Add three look-ups for each of ROWS tokens."""
+    """Add three look-ups for each of ROWS tokens; if there is a scale, multiply the sum by it."""
     task = _embed_task(address)
     words, ids = floats_at(task.words), ints_at(task.ids)
     type_table, token_types = floats_at(task.type_table), ints_at(task.token_types)
     position_table, positions = floats_at(task.position_table), ints_at(task.positions)
-    y, H = floats_at(task.y), task.H
+    y, H, scale = floats_at(task.y), task.H, doubles_at(task.scale)
     for t in range(chunk * ROWS, min(task.T, (chunk + 1) * ROWS)):
+        factor = scale[t] if task.scale != 0 else 1.0
         word, token_type, position = ids[t] * H, token_types[t] * H, positions[t] * H
         for j in range(0, H, WIDTH):
             count = H - j
             total = _wide(words, word + j, count) + _wide(type_table, token_type + j, count)
-            store_up_to(y, t * H + j, narrow(total + _wide(position_table, position + j, count)), count)
+            total = (total + _wide(position_table, position + j, count)) * factor
+            store_up_to(y, t * H + j, narrow(total), count)
 
 
 @function

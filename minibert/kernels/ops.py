@@ -52,8 +52,8 @@ _ATTENTION = (
 )
 ATTENTION = TaskKind(2, *_ATTENTION)
 ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, *_ATTENTION) for i, name in enumerate(FORMATS)}
-# Three tables and three look-ups into them; y (T, H).
-EMBED = TaskKind(3, "words ids type_table token_types position_table positions y", "T H")
+# Three tables and three look-ups into them; a factor of each sum, in float64; y (T, H).
+EMBED = TaskKind(3, "words ids type_table token_types position_table positions scale y", "T H")
 LAYER_NORM = TaskKind(4, "x weight bias y", "T H eps centered")
 # x (T, K) and the offsets of its documents; panels of N tokens of queries, and their offsets; y (documents, queries)
 MAX_SIMILARITY = TaskKind(20, "x offsets panels query_offsets y", "N K num_queries")
@@ -265,13 +265,14 @@ def _has_rows_of_floats(array: FloatArray) -> bool:
     return array.dtype == _FLOAT32 and array.strides[1] == FLOAT and array.strides[0] % FLOAT == 0
 
 
-def embed(resources: Resources, *look_ups: LookUp) -> FloatArray:
+def embed(resources: Resources, *look_ups: LookUp, scale: FloatArray | None = None) -> FloatArray:
     """Compute the same as `reference.embed`; a look-up that the model does not add finds zeros."""
     T, H = len(look_ups[0].ids), look_ups[0].table.shape[1]
     y = resources.buffers.empty(T, H)
     look_ups += (LookUp(np.zeros((1, H), np.float32), np.zeros(T, np.int32)),) * (3 - len(look_ups))
     arrays = [array for table, ids in look_ups for array in (_floats(table), _ints(ids))]
-    resources.run(EMBED, (*arrays, y), T, H, num_chunks=row_chunks(T))
+    factors = None if scale is None else np.ascontiguousarray(scale, np.float64)
+    resources.run(EMBED, (*arrays, factors, y), T, H, num_chunks=row_chunks(T))
     return y
 
 

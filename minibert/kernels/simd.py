@@ -383,6 +383,7 @@ def _memory_at(memory: Any, element: Any, doc: str) -> Any:
 
 floats_at = _memory_at(float_memory, _FLOAT, "Return the float32 memory that begins at an address.")
 ints_at = _memory_at(types.CPointer(types.int32), _INT, "Return the int32 memory that begins at an address.")
+doubles_at = _memory_at(types.CPointer(types.float64), ir.DoubleType(), "Return the float64 memory at an address.")
 longs_at = _memory_at(long_memory, _LONG, "Return the int64 memory that begins at an address.")
 
 

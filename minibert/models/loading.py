@@ -20,6 +20,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
 from minibert.checkpoint.table import stored_table
 from minibert.checkpoint.tensors import read_tensor
+from minibert.errors import ModelFormatError
 from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Restored, Sharing, noted_arrays
 from minibert.models.stored import WORDS, open_model
@@ -158,6 +159,13 @@ class FromFiles:
 
     def array(self, names: Sequence[str], shape: tuple[int, ...]) -> Table:
         """Read the tensors with these names, whose shapes were compared before, stacked by rows."""
+        if names[0].endswith("inv_freq"):
+            if names[0] not in self._tensors:
+                return np.zeros(0, np.float32)
+            if (found := self._tensors[names[0]].shape) != shape:
+                raise ModelFormatError(
+                    f"{names[0]} has shape {list(found)}, expected {list(shape)} (num_attention_heads)"
+                )
         table = stored_table(self._tensors[names[0]]) if names[0] == f"{WORDS}.weight" else None
         self._noted[" ".join(names)] = array = table or self._read(names)
         return array

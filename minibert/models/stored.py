@@ -30,9 +30,16 @@ _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 _MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_project.", "layers.", "final_norm.")
 
 WORDS = "embeddings.word_embeddings"
+FREQUENCIES = "rotary_embeddings.inv_freq"
+"""A tensor of ESM's files, the frequencies of the rotary positions."""
 
 # Published files have these modules also where the model does not, and transformers ignores them there.
-_STRAY = ("embeddings_project", "embeddings.token_type_embeddings", "embeddings.task_type_embeddings")
+_STRAY = (
+    "embeddings_project",
+    "embeddings.token_type_embeddings",
+    "embeddings.position_embeddings",
+    "embeddings.task_type_embeddings",
+)
 
 
 def open_model(files: ModelFiles, family: Family) -> StoredModel:
@@ -262,6 +269,7 @@ class StoredModel:
     def ignored(self) -> tuple[str, ...]:
         """Return the names of the tensors that do not belong to BERT: tensors of task heads, and old buffers."""
         used = {self.tensors[name].name for name in (*self._inside_bert(), *self._head)}
+        used |= {tensor.name for name, tensor in self.tensors.items() if name == FREQUENCIES}
         return tuple(dict.fromkeys(tensor.name for tensor in self._stored.values() if tensor.name not in used))
 
 
@@ -353,6 +361,8 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
                 of_bias = f"{family.own_path('cls.predictions', head)}.bias"
                 names = ([] if tied else names) + [of_bias] * (part == "bias")
             yield from ((name, array) for name in dict.fromkeys(names))
+    if family.stores_frequencies and weights.layers and (rotary := weights.layers[0].rotary) is not None:
+        yield f"{'' if head is None else family.field + '.'}rotary_embeddings.inv_freq", rotary.frequencies(1)
 
 
 def _arrays_of(owner: Any, rows: Iterable[Row], family: Family, tied: bool) -> Iterator[tuple[str, str, Table]]:

@@ -355,5 +355,5 @@ def _vocab_lines(library: Tokenizer) -> str:
     tokens = sorted(vocab, key=vocab.__getitem__)
     numbered = [vocab[token] for token in tokens] == list(range(len(tokens)))
     lines = all(token == token.strip() and "\n" not in token for token in tokens)
-    is_wordpiece = type(library.model).__name__ == "WordPiece"
+    is_wordpiece = type(library.model).__name__ in ("WordPiece", "WordLevel")
     return "".join(f"{token}\n" for token in tokens) if is_wordpiece and numbered and lines else ""

@@ -33,10 +33,10 @@ def read_library_tokenizer(
     """Read the vocabulary; return its file, the library's tokenizer, the ids and the settings that the file has."""
     if path := files.find("tokenizer.json"):
         return path, *_read_tokenizer_json(path, kind)
-    name = {"WordPiece": "vocab.txt", "BPE": "vocab.json"}.get(kind.model)
+    name = {"WordPiece": "vocab.txt", "WordLevel": "vocab.txt", "BPE": "vocab.json"}.get(kind.model)
     if name and (path := files.find(name)):
         with library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
-            if kind.model == "WordPiece":
+            if name == "vocab.txt":
                 return path, *_read_vocab_txt(path, kind, settings), {}
             return path, *_read_vocab_json(path, files.require("merges.txt")), {}
     if name:
@@ -153,7 +153,7 @@ def check_lengths(tokens: Iterable[object]) -> None:
 def _read_vocab_txt(path: Path, kind: TokenizerClass, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, int]]:
     """Read a vocab.txt, which lists one token per line in the order of the ids."""
     from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
+    from tokenizers.models import WordLevel, WordPiece
 
     # The library does not look at the kind and the size of a file, so it is read here first.
     vocab = WordPiece.read_file(str(path)) if read_bytes(path, limit=_FILE_LIMIT) else {}
@@ -163,7 +163,8 @@ def _read_vocab_txt(path: Path, kind: TokenizerClass, settings: dict[str, Any]) 
             raise ModelFormatError(
                 f"{path} ({len(vocab)} tokens) lacks {token!r}, the {name}; is it a BERT's vocab.txt?"
             )
-    return Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"])), vocab
+    model: Any = WordLevel if kind.model == "WordLevel" else WordPiece
+    return Tokenizer(model(vocab, unk_token=tokens["unk_token"])), vocab
 
 
 def _read_vocab_json(path: Path, merges: Path) -> tuple[Tokenizer, dict[str, int]]:

@@ -9,6 +9,7 @@ MPNetTokenizer                           WordPiece  <s> A </s>, then </s> B </s>
 RobertaTokenizer                         BPE        <s> A </s>, then </s> B </s>      vocab.json and merges.txt
 XLMRobertaTokenizer, CamembertTokenizer  Unigram    <s> A </s>, then </s> B </s>      a file of SentencePiece; not read
 AlbertTokenizer                          Unigram    [CLS] A [SEP], then B [SEP]       the same
+EsmTokenizer                             WordLevel  <cls> A <eos>, then B <eos>       vocab.txt
 =======================================  =========  ================================  ================================
 
 Source: the files tokenization_*.py of https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models.
@@ -16,6 +17,7 @@ Source: the files tokenization_*.py of https://github.com/huggingface/transforme
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ _ROBERTA_TOKENS = dict(
 )
 _ALBERT_TOKENS = _BERT_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
 _MPNET_TOKENS = _ROBERTA_TOKENS | {"unk_token": "[UNK]"}
+_ESM_TOKENS = {f"{name}_token": f"<{name}>" for name in ("eos", "unk", "pad", "cls", "mask")}
 _SPACES = {"add_prefix_space": False, "trim_offsets": True}
 _NORMALIZER = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
@@ -106,6 +109,7 @@ _CLASSES = {
         TokenizerClass("MPNetTokenizer", "WordPiece", _MPNET_TOKENS, settings=_NORMALIZER, mask_takes_space=True),
         TokenizerClass("RobertaTokenizer", "BPE", _ROBERTA_TOKENS, settings=_SPACES),
         TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_TOKENS, settings=_OF_ALBERT, has_token_types=True),
+        TokenizerClass("EsmTokenizer", "WordLevel", _ESM_TOKENS),
         _XLM_ROBERTA,
         replace(_XLM_ROBERTA, name="CamembertTokenizer", extra_special_tokens=_UNUSED, mask_takes_space=True),
     )
@@ -118,6 +122,7 @@ _OF_MODELS = {
     "data2vec-text": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer",
     **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "gte", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
+    "esm": "EsmTokenizer",
     **dict.fromkeys(("modernbert", "new", "eurobert"), GENERIC.name),
 }
 """The ``model_type`` of config.json -> the class, if the files do not name one; BERT's for every other type."""
@@ -137,7 +142,7 @@ def class_of(settings: Mapping[str, Any], model_type: object, called: str = "Ber
 
 def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str, Any], unk_token: str | None) -> None:
     """Give the library's tokenizer what the class has beside the vocabulary, but for the layout of special tokens."""
-    from tokenizers import decoders, normalizers, pre_tokenizers
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
     parts: dict[str, Any]
     of_model: dict[str, Any] = {}
@@ -160,6 +165,14 @@ def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str
             "normalizer": None,
             "pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"]),
             "decoder": decoders.ByteLevel(),
+        }
+    elif kind.model == "WordLevel":  # each token of the vocabulary is found in the text, as a part of a word too
+        tokens = sorted(filter(None, tokenizer.get_vocab()), key=len, reverse=True)
+        found = pre_tokenizers.Split(Regex("|".join(map(re.escape, tokens))), "isolated")
+        parts = {
+            "normalizer": None,
+            "pre_tokenizer": pre_tokenizers.Sequence([found, pre_tokenizers.WhitespaceSplit()]),
+            "decoder": None,
         }
     else:
         space: Any = {"replacement": "▁", "prepend_scheme": "always" if settings["add_prefix_space"] else "never"}
@@ -203,14 +216,16 @@ def make_layout(
     from tokenizers import processors
 
     names = ("bos_token", "eos_token") if kind.model == "Unigram" else ("cls_token", "sep_token")
+    names = ("cls_token", "eos_token") if kind.model == "WordLevel" else names
     missing = [name for name in names if name not in special_tokens]
     if missing:
         raise ModelFormatError(f"the tokenizer has no post_processor, and the files lack {' and '.join(missing)}.")
     first, last = ((token, int(tokenizer.token_to_id(token) or 0)) for token in map(special_tokens.__getitem__, names))
     of_bert = kind.special_tokens is _BERT_TOKENS or kind.special_tokens is _ALBERT_TOKENS
-    if of_bert or kind.model == "Unigram":
+    if of_bert or kind.model in ("Unigram", "WordLevel"):
         single = f"{first[0]}:0 $A:0 {last[0]}:0"
         other = f"$B:1 {last[0]}:1" if of_bert else f"{last[0]}:0 $B:0 {last[0]}:0"
+        other = f"$B:0 {last[0]}:0" if kind.model == "WordLevel" else other
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single.split(), pair=f"{single} {other}".split(), special_tokens=[first, last]
         )

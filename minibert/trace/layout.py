@@ -52,6 +52,7 @@ class Sizes:
     reads_any: bool = False
     layer_types: tuple[str, ...] | None = None
     num_key_value_heads: int | None = None
+    token_dropout: bool | None = None
 
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
@@ -184,6 +185,8 @@ def _skeleton(sizes: Sizes, layer_types: tuple[str, ...]) -> BertConfig:
         own["layer_types"] = layer_types
     if sizes.num_key_value_heads not in (None, sizes.num_attention_heads):
         own["num_key_value_heads"] = 1
+    if sizes.token_dropout:
+        own |= {"token_dropout": True, "mask_token_id": 1}
     if sizes.classifier_pooling is not None:
         own["classifier_pooling"] = sizes.classifier_pooling
     return BertConfig(
@@ -258,7 +261,7 @@ class _Recorder:
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def embed(self, *look_ups: LookUp) -> FloatArray:
+    def embed(self, *look_ups: LookUp, scale: FloatArray | None = None) -> FloatArray:
         """Record the rows of the tables and their sum."""
         ids = {"word": "input_ids", "token_type": "token_type_ids", "position": "position_ids"}
         named = {f"embeddings.{table}_embeddings": f"W[{name}]" for table, name in ids.items()}
@@ -269,7 +272,8 @@ class _Recorder:
         ]
         symbols = self._symbols(rows)
         path = "embeddings.LayerNorm.input" if "embeddings.LayerNorm" in self._norms else "embeddings"
-        return self._add("sum", path, " + ".join(symbols), symbols, rows[0].shape[1])
+        formula = " + ".join(symbols) if scale is None else f"scale({symbols[0]})"
+        return self._add("sum", path, formula, symbols, rows[0].shape[1])
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Record a LayerNorm. At the end of its block it gives the block's output."""

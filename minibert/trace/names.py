@@ -96,6 +96,8 @@ class Names:
         if self._family.shared_layers:  # a module's own path does not say of which layer its value is
             modules = [module for module in modules if not module.startswith("encoder.layer.")]
         own = {module: self._family.own_path(module, sizes.head) for module in modules}
+        if self._family.class_name == "Esm":  # the output of its decoder is without the bias
+            own.pop("cls.predictions.decoder", None)
         self._aliases |= {
             path: self._aliases.get(module, (self.by_module.get(module, ""), False))
             for module, path in own.items()

@@ -88,12 +88,12 @@ class Tracer(WrappedOps):
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def embed(self, *look_ups: LookUp) -> FloatArray:
+    def embed(self, *look_ups: LookUp, scale: FloatArray | None = None) -> FloatArray:
         """Begin the next step, and deliver the look-ups and their sum."""
         tokens, batch = next(self.steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled, self.names.sizes.reads_any)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
-        total = self.inner.embed(*map(self._look_up, self.names.look_ups, look_ups))
+        total = self.inner.embed(*map(self._look_up, self.names.look_ups, look_ups), scale=scale)
         return self._pass(self.names.embedded, total)
 
     def _look_up(self, name: str, look_up: LookUp) -> LookUp:

@@ -31,7 +31,7 @@ import pytest
 from minibert.bert import encoder, heads, modernbert, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES
-from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, Queries, RelativeBias, Rotation, Window
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, Queries, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
 from minibert.bert.weights import HeadWeights, Weights
@@ -85,6 +85,8 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         run_heads(weights, pack(config, ids, mask))
         batch, float64 = pack(config, ids, mask), reference.make_ops(dtype=np.float64)
         run(weights, batch, ops=float64)
+        for ops in (reference.OPS, float64):
+            ops.embed(LookUp(weights.word_embeddings, batch.token_ids), scale=np.ones(batch.num_tokens))
         bias = RelativeBias(np.ones((8, 2 * config.max_position_embeddings - 1), np.float32), batch.columns)
         rows = vectors[mask][None].repeat(3, 0)
         rotation = Rotation(np.ones((config.max_position_embeddings, 6), np.float32), batch.positions)

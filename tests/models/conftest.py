@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.models.esm import modeling_esm
 from transformers.models.gte import modeling_gte
 from transformers.models.modernbert import modeling_modernbert
 
@@ -69,5 +70,6 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def exact_modernbert(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers rotates ModernBERT's queries and keys in float32, also if the model is in float64."""
-    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", modeling_gte.apply_rotary_pos_emb)
+    """Transformers rotates the queries and keys of ModernBERT and ESM in float32, also if the model is in float64."""
+    for modeling in (modeling_modernbert, modeling_esm):
+        monkeypatch.setattr(modeling, "apply_rotary_pos_emb", modeling_gte.apply_rotary_pos_emb)

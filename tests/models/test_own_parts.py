@@ -20,7 +20,7 @@ from minibert.bert.rotary import Rotary
 from minibert.bert.weights import bias_of_distances
 from minibert.models import float64
 from minibert.models.loading import balance
-from tests.support.families import ROTARY, make
+from tests.support.families import ROTARY, in_float64, make
 from tests.support.json_files import change_json, read_json, write_json
 
 ROPES: tuple[dict[str, Any], ...] = (
@@ -57,7 +57,7 @@ def compare(theirs: Any, ours: Any, given: dict[str, Any], atol: float = 3e-6) -
     if "inputs_embeds" in tensors:
         tensors["inputs_embeds"] = tensors["inputs_embeds"].double()
     with torch.no_grad():
-        wanted = theirs.double()(**tensors, output_hidden_states=True).hidden_states
+        wanted = in_float64(theirs)(**tensors, output_hidden_states=True).hidden_states
     mask = np.asarray(given.get("attention_mask", np.ones(exact[0].shape[:2]))) == 1
     for one, other in zip(exact, wanted, strict=True):
         np.testing.assert_allclose(one[mask], other.numpy()[mask], rtol=0, atol=atol)
@@ -266,8 +266,8 @@ def test_8192_tokens(tmp_path: Path, family: str) -> None:
     ids = np.random.default_rng(0).integers(3, 99, (1, 8192))
     found = load(tmp_path)(ids).last_hidden_state
     with torch.no_grad():
-        exact = theirs.double()(torch.as_tensor(ids)).last_hidden_state
-        rounded = theirs.float()(torch.as_tensor(ids)).last_hidden_state
+        exact = in_float64(theirs)(torch.as_tensor(ids)).last_hidden_state
+        rounded = theirs(torch.as_tensor(ids)).last_hidden_state
     ours, other = (np.sqrt(np.mean((x - exact.numpy()) ** 2)) for x in (found, rounded.numpy()))
     assert ours <= other
 
@@ -388,3 +388,50 @@ def test_a_class_of_another_architecture_can_be_imported_and_not_used(name: str)
         kind()
     with pytest.raises(AttributeError, match=f"has no {name}"):
         kind.from_pretrained("x")
+
+
+# --- ESM --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 2, 33, 300, 2048])
+def test_masked_tokens_of_esm(tmp_path: Path, length: int) -> None:
+    theirs = make(tmp_path, "esm", max_position_embeddings=2050, mask_token_id=32)
+    model, generator = load(tmp_path), np.random.default_rng(length)
+    ids, mask = generator.integers(4, 31, (4, length)), np.ones((4, length), int)
+    ids[1:, :: max(2, length // 5)] = 32
+    mask[2, length // 2 : length // 2 + 1 + length // 8] = length < 2  # a hole
+    mask[3, length // 3 + 1 :] = 0
+    ids[mask == 0] = 5
+    ids[0, -1] = 32 if length > 1 else 5
+    given = {"input_ids": ids, "attention_mask": mask}
+    found = model(**given).hidden_states
+    with torch.no_grad():
+        wanted = theirs(**{name: torch.as_tensor(x) for name, x in given.items()}, output_hidden_states=True)
+    rows = mask * (ids != 32).any(axis=1, keepdims=True, where=mask == 1) == 1  # of <mask> alone, theirs are NaN
+    for state, other in zip(found, wanted.hidden_states, strict=True):
+        np.testing.assert_allclose(state[rows], other.numpy()[rows], rtol=0, atol=2e-5)
+        assert np.isfinite(state).all()
+    assert not found[0][(ids == 32) & (mask == 1)].any()
+    for row in range(4):
+        alone = model(ids[row : row + 1], mask[row : row + 1])
+        np.testing.assert_array_equal(alone.last_hidden_state[0], found[-1][row])
+    hidden = model(np.where(mask == 0, 32, ids), mask).last_hidden_state  # what is hidden does not count
+    np.testing.assert_array_equal(hidden, found[-1])
+    np.testing.assert_array_equal(model(inputs_embeds=found[0], attention_mask=mask)[0], found[-1])
+
+
+@pytest.mark.parametrize("name", ["rotary_embeddings", "encoder.layer.0.attention.self.rotary_embeddings"])
+def test_frequencies_of_a_checkpoint_of_esm(tmp_path: Path, name: str) -> None:
+    """Those in half precision were used in training, and so does transformers."""
+    theirs, ids = make(tmp_path, "esm"), np.arange(4, 30)[None]
+    theirs.rotary_embeddings.inv_freq.copy_(theirs.rotary_embeddings.inv_freq.half().float())
+    theirs.save_pretrained(tmp_path)
+    with torch.no_grad():
+        wanted = theirs(torch.as_tensor(ids)).last_hidden_state.numpy()
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[f"{name}.inv_freq"] = tensors.pop("encoder.layer.*.attention.self.rotary_embeddings.inv_freq")
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    for folder in (tmp_path, tmp_path / "saved"):
+        model = load(folder)
+        np.testing.assert_allclose(model(ids).last_hidden_state, wanted, rtol=0, atol=1e-5)
+        model.save_pretrained(tmp_path / "saved")

@@ -174,6 +174,19 @@ SAMPLES["eurobert"] = Sample(
     ),
     telling={"num_hidden_layers": 4, "rope_parameters": {"rope_theta": 300.0, "rope_type": "linear", "factor": 1.2}},
 )
+SAMPLES["esm"] = Sample(
+    {"pad_token_id": 1, "mask_token_id": 150, "token_dropout": True, "position_embedding_type": "rotary"}
+    | {"layer_norm_eps": 1e-5, "emb_layer_norm_before": False},
+    kinds=KINDS[:4],
+    tokenizer="EsmTokenizer",
+    has_vocabulary=True,
+    changing={"token_dropout": (False, True), "mask_token_id": (7, 150), "rope_theta": (77.0,)},
+    refused=(
+        ("Model", "position_embedding_type", ("absolute", None, "relative_key")),
+        *(("Model", name, (True,)) for name in ("emb_layer_norm_before", "is_folding_model")),
+        *(("Model", "token_dropout", ("x", 2)), ("Model", "mask_token_id", (None, -1))),
+    ),
+)
 ROTARY = tuple(family for family in FAMILIES if FAMILIES[family].theta)
 PAIRS = [(family, kind) for family in FAMILIES for kind in SAMPLES[family].kinds]
 
@@ -250,6 +263,8 @@ EUROBERT_TOKENS = {
     **{"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "pad_token": "<|end_of_text|>"},
     "mask_token": "<|mask|>",
 }
+# In the order of ESM's; the residues are lower-case letters here, so that the texts of the tests have them.
+ESM_TOKENS = ["<cls>", "<pad>", "<eos>", "<unk>", *"lagvserti", *"dpkqnfymhwcxbuzo", ".", "-", "<null_1>", "<mask>"]
 ALBERT_TOKENS = ["<pad>", "<unk>", "[CLS]", "[SEP]"]
 WITH_VOCABULARY = tuple(family for family in SAMPLES if SAMPLES[family].has_vocabulary)
 
@@ -265,6 +280,8 @@ def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
         trainer: Any = trainers.BpeTrainer(
             special_tokens=[*ROBERTA_TOKENS, "<mask>"], initial_alphabet=alphabet, **options
         )
+    elif name == "EsmTokenizer":
+        return Tokenizer(models.WordLevel({token: i for i, token in enumerate(ESM_TOKENS)}, unk_token="<unk>"))
     elif name == "PreTrainedTokenizerFast":
         return (_train_eurobert if family == "eurobert" else _train_modernbert)(texts, size)
     elif name in ("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"):
@@ -337,6 +354,10 @@ def family_folder(folder: Path, family: str, trained: Tokenizer, *, vocabulary: 
     name = SAMPLES[family].tokenizer
     config = {"model_type": family, "max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
     write_json(folder / "config.json", config)
+    if name == "EsmTokenizer":
+        (folder / "vocab.txt").write_text("\n".join(ESM_TOKENS), encoding="utf-8")
+        write_json(folder / "tokenizer_config.json", {"tokenizer_class": name} | settings)
+        return folder
     if vocabulary:
         trained.model.save(str(folder))
         write_json(folder / "tokenizer_config.json", {"tokenizer_class": name} | settings)

@@ -71,6 +71,12 @@ def added(step: Printed) -> None:
         recomputed(lambda *given: sum(given), list(parts), result)
 
 
+def multiplied(step: Printed) -> None:
+    words, (factor,), results = *step.given.values(), *step.results.values()
+    for number, result in zip(words, results, strict=True):
+        recomputed(lambda x, y: x * y, [number, factor], result)
+
+
 def _zeros(step: Printed) -> list[list[float]]:
     """Return the bias that an RMSNorm does not have."""
     return [] if "bias" in step.given else [[0.0] * 4]
@@ -163,7 +169,7 @@ def check(explanation: Explanation, model: Any) -> None:
         kinds |= {"attention": added, "output": added}
         kinds |= dict.fromkeys(("normed", "attention_normed", "final"), normalised)
     if not model.config.family.has_embeddings_norm:
-        kinds["embeddings"] = added
+        kinds["embeddings"] = multiplied if model.config.token_dropout else added
     for step, numbers in zip(printed, explanation.steps, strict=True):
         kinds.get(step.symbol, sum_of_products)(step)
         array = explanation.trace[numbers.step.entry.path.format(i=numbers.layer)][0]

@@ -71,6 +71,10 @@ def _normalises_embeddings(model: Model) -> bool:
     return model.config.family.has_embeddings_norm
 
 
+def _scales_words(model: Model) -> bool:
+    return bool(model.config.token_dropout)
+
+
 def _has_texts(model: Model) -> bool:
     return model.config.type_vocab_size > 1
 
@@ -286,6 +290,7 @@ _ROWS: dict[str, Mistake] = {
     # the order of a sum of three numbers
     "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)).but(harmless=_always),
     "E7.added": wrong.total(wrong.added).but(fits=lambda model: not model.config.family.has_token_types),
+    "E9.none": part_mistake("embeddings", scale=lambda inner, here, words, scale: words).but(fits=_scales_words),
     "E8.padded": part_mistake("projected", dense=wrong.filled_up),
     "E4.norm": part_mistake("embeddings", norm=wrong.no_norm).but(fits=_normalises_embeddings),
     "T1.unknown": wrong.fed(ids=wrong.unknown),

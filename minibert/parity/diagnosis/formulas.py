@@ -298,7 +298,7 @@ def rotary(change: Callable[[Rotary, Sequence[LayerWeights]], dict[str, Any]]) -
         own, batch = _layer_of(here).rotary, here.forward.inputs.packed
         assert own is not None
         parameters = own.parameters | change(own, here.forward.weights.layers)
-        return dataclasses.replace(own, parameters=parameters)(batch.positions, batch.cu_seqlens)
+        return dataclasses.replace(own, parameters=parameters, stored=None)(batch.positions, batch.cu_seqlens)
 
     return part_mistake(ROTATED, rotation=part)
 

@@ -27,6 +27,7 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
 from minibert.bert.modernbert import LAYERS
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
+from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part
 from minibert.parity.symbols import ENTRIES, names_of, states_of
 from minibert.parity.truth import Model, Padded
@@ -98,6 +99,7 @@ def distances(here: Here) -> IntArray:
 PARTS: dict[str, Callable[..., Any]] = {
     "layer": lambda here, layers: layers[here.layer],
     "rows": lambda here, table, ids: table[ids].astype(here.forward.dtype),
+    "scale": lambda here, words, scale: words * scale[:, None],
     "total": lambda here, words, types, positions: words + types + positions,
     "norm": lambda here, x, norm: reference.layer_norm(x, norm, dtype=here.forward.dtype),
     "weights": lambda here, weight, bias: (weight, bias),
@@ -250,13 +252,26 @@ class Forward(WrappedOps):
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def embed(self, *look_ups: LookUp) -> FloatArray:
+    def embed(self, *look_ups: LookUp, scale: FloatArray | None = None) -> FloatArray:
         """Compute the look-ups and their sum; one that the model does not have is zeros."""
         named = zip(self.names.look_ups, look_ups, strict=True)
         rows = {name: self._result_of(name, "rows", *look_up) for name, look_up in named}
         words, *others = (entry.path for entry in ENTRIES if entry.kind == "rows")
         added = (rows.get(name, np.zeros_like(rows[words])) for name in others)
-        return self._result_of(self.names.embedded, "total", rows[words], *added)
+        if scale is None:
+            return self._result_of(self.names.embedded, "total", rows[words], *added)
+        return self._result_of(self.names.embedded, "scale", rows[words], self._own_scale())
+
+    def _own_scale(self) -> FloatArray:
+        """Return the factors of ESM's embeddings, from the tokens that are attended to."""
+        scale, visible = np.ones(self.inputs.ids.shape), self.inputs.mask
+        batch = PackedBatch.from_sequences(
+            self.config,
+            [ids[row] for ids, row in zip(self.inputs.ids, visible, strict=True)],
+            [np.zeros(row.sum(), int) for row in visible],
+        )
+        scale[visible] = batch.scale(self.config)
+        return scale.reshape(-1).astype(self.dtype)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Compute a LayerNorm."""

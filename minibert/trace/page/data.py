@@ -188,6 +188,7 @@ def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | N
     if not set(names) <= set(trace.names):
         return None
     *parts, total = (np.asarray(trace.value_of(name, index), dtype=np.float64) for name in names)
+    total = parts[0] if len(parts) == 1 else total  # it may be scaled
     squares = np.square(total).sum(axis=1)
     along = np.stack([(part * total).sum(axis=1) for part in parts], axis=1)
     return payload.add("values", "f24", along / np.where(squares > 0, squares, 1.0)[:, None])

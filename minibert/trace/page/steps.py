@@ -108,6 +108,11 @@ _GATED = (
     "return ACTIVATION_FUNCTIONS[activation](gate) * up",
 )
 
+_SCALED = (
+    "scale multiplies the row by 0.88 / (1 - the share of <mask> in the text), and the row of <mask> by 0.",
+    "total = total * scale",
+)
+
 ACTIVATION_WORDS = {
     "gelu": "GELU: x / 2 * (1 + erf(x / sqrt(2))). It keeps large numbers and brings negative ones near 0.",
     "gelu_tanh": "GELU in its tanh form: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))). It differs from GELU "
@@ -140,6 +145,8 @@ def steps(entries: Iterable[Entry], activation: str | None = None) -> Iterator[S
             words, beginning = _EXPLAINED[f"{entry.symbol}_sum"]
         if entry.formula.startswith("rms_norm"):
             words = words.replace("LayerNorm", "RMSNorm, a LayerNorm that does not subtract the mean")
+        if entry.formula.startswith("scale("):
+            words, beginning = _SCALED
         if entry.formula == "act(gate) * up":
             words, beginning = _GATED
         if entry.symbol == "intermediate" and activation is not None:
