@@ -1,4 +1,4 @@
-"""``minibert learn``: the course. Write the exercises, and check them."""
+"""``minibert learn``: the course. Write the file of its functions, and check them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_verbs(verbs: Any) -> None:
         Run the functions in a process of their own, compare them with the right values of a real model, and say what is
         wrong. If all are right, compute the vector of the text with them. The exit code is 0 if all are right.
         FILE: the file that `start` wrote, filled in
-        [EXERCISE...]: the name or the number of a function (default: all)
+        [FUNCTION...]: the name or the number of a function (default: all)
         --more: tell the cause of wrong numbers if it is known, not only a hint
         --seconds S = 4: the time that one function may take
         {_LESSON}
@@ -49,11 +49,11 @@ def _check(arguments: argparse.Namespace) -> int:
     from minibert.learn.checking import check_file
     from minibert.learn.right import RIGHT
 
-    names = {str(number): exercise for number, exercise in enumerate(RIGHT, 1)}
-    exercises = [names.get(exercise, exercise) for exercise in arguments.exercises]
+    names = {str(number): function for number, function in enumerate(RIGHT, 1)}
+    functions = [names.get(function, function) for function in arguments.functions]
     options = chosen(arguments, ("seconds", "text", "model"))
     start, results = time.perf_counter(), []
-    for result in check_file(arguments.file, exercises, **options):
+    for result in check_file(arguments.file, functions, **options):
         print(dataclasses.replace(result, more=arguments.more), flush=True)
         results.append(result)
     wrong = [result for result in results if not result.right]
@@ -61,7 +61,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if wrong:
         more = " --more tells the cause." if any(result.cause for result in wrong) and not arguments.more else ""
         print(f"{checked}, {len(wrong)} to do. Next: {wrong[0].exercise}.{more}")
-    elif exercises:
+    elif functions:
         print(f"{checked}. {results[-1].next}")
     else:
         print(f"{checked}.")

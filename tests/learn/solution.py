@@ -1,4 +1,4 @@
-"""A right solution of the ten exercises, in the plainest NumPy."""
+"""A right solution of the first ten functions, in the plainest NumPy."""
 
 import math
 import unicodedata

@@ -64,7 +64,7 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
     if search.has_several_layers(first):
         text = (
             f"{first} is wrong, and no single known mistake explains it{evidence}. This dump cannot tell where it "
-            "begins: there is no name before it. Combinations of mistakes were not tried."
+            "begins: there is no name before it. Only one mistake at a time was tried."
         )
         remedy = f"{_OTHER_MODEL} {_DUMP_STATES}" if far else _DUMP_STATES
         if seen.some_rows:
@@ -75,7 +75,7 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
     text = f"{first}{like}: wrong, and its inputs are right; {where}, with no known cause{evidence}"
     untried = [name for name in search.untried if name in names]
     if untried:
-        text += f". Combinations of mistakes were not tried for {some_of(untried, 1)}"
+        text += f". Only one mistake at a time was tried for {some_of(untried, 1)}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
     entries = (entry for _, entry in Layout.of(search.replay.names.sizes).rows())
     remedy += next((f": {row.symbol} = {row.formula}." for row in entries if row.symbol == symbol_of(first)), ".")

@@ -199,6 +199,9 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
     yield mistake.but(parts={"total": lambda inner, here, *rows: inner(here, *rows) + vector.astype(rows[0].dtype)})
 
 
+_SCALED = {"unit": "scaled to length 1", "none": "not scaled", "twice": "divided by the length twice"}
+
+
 def _pooled(search: Search, target: str) -> Iterator[Mistake]:
     """Find other tokens that are pooled, or another scale, if this is the vector of a text."""
     right = search.replay.recipe
@@ -213,7 +216,8 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
             errors[recipe] = search.replay.error(VECTOR, made)
     # Some give the same vectors, such as the last column of all or of all but the first: the first one is the simplest.
     best = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
-    text = f"pooling: {best.pooling}, length {best.scaling}; right is {right.pooling}, {right.scaling}"
+    found, wanted = (f"{recipe.pooling}, {_SCALED[recipe.scaling]}" for recipe in (best, right))
+    text = f"pooling: {found}; right is {wanted}"
     yield MISTAKES["P2.special"].but(id="P2.read", template=text, vector=lambda _: best)
 
 

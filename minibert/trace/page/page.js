@@ -644,7 +644,7 @@ window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized
 
 const model = about.model;
 $("model").textContent = `${model.layers} layers of ${model.heads} heads, ${model.hidden} features. Layers, heads and tokens are counted from 0.`;
-$("about").textContent = `Written by minibert. Shares are rounded to 0.1 %, cosines to 0.001, other numbers to 3 digits.${about.edited.length ? ` The forward was changed: ${about.edited.join("; ")}.` : ""}`;
+$("about").textContent = `Written by minibert (minibert inspect TEXT -o page.html), the package minibert-numpy. Its course begins with minibert learn start mine.py. Shares are rounded to 0.1 %, cosines to 0.001, other numbers to 3 digits.${about.edited.length ? ` The forward was changed: ${about.edited.join("; ")}.` : ""}`;
 $("text-label").hidden = about.texts.length < 2;
 options($("text"), about.texts.map((one, i) => `${i}: ${one.tokens.slice(1, 6).join(" ")}`), 0);
 options($("layer"), layers.map(String), 0);
