@@ -224,11 +224,11 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 13_997,
+    "core": 14_001,
     "vectors": 4_899,
-    "lenses": 5_030,
-    "apps": 7_593,
-    "tests": 33_164,
+    "lenses": 5_032,
+    "apps": 7_604,
+    "tests": 33_172,
     "benchmarks": 4_154,
     "words": 49_898,
 }

@@ -537,6 +537,7 @@ _EUROBERT = dataclasses.replace(
     defaults={
         **{"vocab_size": 128256, "hidden_act": "silu", "max_position_embeddings": 8192, "layer_norm_eps": 1e-5},
         **{"pad_token_id": 128001, "type_vocab_size": 1, "tie_word_embeddings": False, "rope_parameters": None},
+        "mask_token_id": 128002,
         **{"num_key_value_heads": None, "classifier_pooling": "late", "attention_bias": False, "mlp_bias": False},
     },
     ignored=("type_vocab_size", "layer_norm_eps"),

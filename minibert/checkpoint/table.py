@@ -132,6 +132,8 @@ class StoredTable:
         except OSError as error:
             raise self._failed(error) from error
         except ValueError as error:
+            if not self._file.closed:
+                raise
             raise self._failed(OSError("the file is closed, because the program ends")) from error
         stored, to_float32, _ = blocks_of(self._tensor)
         rows = to_float32(np.frombuffer(read, stored)).reshape(-1, columns)

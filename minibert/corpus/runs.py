@@ -266,7 +266,9 @@ class Run:
     def _survey(self) -> dict[str, Any]:
         """Read the input for the first time, and return the manifest of this run."""
         sources, options = self.sources, self.options
-        self._files = [dataclasses.replace(source, path=self.folder.path_of(source)) for source in sources]
+        self._files = [
+            dataclasses.replace(source, path=self.folder.path_of(source, options.update)) for source in sources
+        ]
         self._states = [*map(_state, self._files)]
 
         def stops(chunk: Lines) -> Lines:

@@ -286,12 +286,15 @@ class RunFolder:
         manifests.check_outputs(manifest or {}, self.output.parent, self.again)
         return manifest
 
-    def path_of(self, source: Source) -> str:
-        """Return the path of a source; copy the standard input into the folder unless the unfinished run did so."""
+    def path_of(self, source: Source, update: bool) -> str:
+        """Return the path of a source; copy the standard input into the folder unless the unfinished run did so.
+
+        An update copies it again: the unfinished one may have had other texts.
+        """
         if source.path != "-":
             return source.path
         copy = self.path / _STANDARD_INPUT
-        if copy.exists() and (self.path / _MANIFEST).exists():
+        if copy.exists() and (self.path / _MANIFEST).exists() and not update:
             # It is not compared with the present one, because reading that may never end.
             self._report("the standard input is the copy of the unfinished run; it is not read again")
         elif sys.stdin is None:

@@ -508,8 +508,14 @@ def numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Itera
     """Yield the input lines of all files, with their numbers; raise if a file differs from the first reading."""
     number = 0
     for source, expected in zip(sources, checksums, strict=True):
+        named = set[bool]()
         for line in read_input_lines(source):
             line.number, number = number, number + 1
+            if line.problem is None:
+                named.add(line.id is not None)
+            if len(named) > 1:
+                which = "the sentence has a sent_id, and others have none" if line.id else "the sentence has no sent_id"
+                raise ValueError(f"{source.name}, line {line.line}: {which}. Give one to each, or to none.")
             if source.id_column is None and line.id is None:
                 line.id = line.number
             yield line

@@ -60,6 +60,8 @@ class Earlier:
             counts = keys > 0  # a null is no vector there
         self._ends = np.cumsum(counts, dtype=np.int64)
         self._of_tokens, self._is_text = writer.of_tokens, suffix == ".jsonl"
+        # What follows the id of a line. A quote in an id is escaped, so no id has it.
+        self._after_id = f', "{writer.names[0] if isinstance(writer, LineWriter) else "embedding"}": '.encode()
         if self._is_text:
             with open(path, "rb") as file:
                 self._array = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -70,7 +72,7 @@ class Earlier:
                     copied.write(numbers.data)
                 copied.flush()
                 shape = (int(self._ends[-1]), writer.width)
-                self._array = np.memmap(copied, writer.dtype, "r", shape=shape)
+                self._array = np.memmap(copied, writer.dtype, "r", shape=shape) if shape[0] else np.zeros(shape)
         else:
             self._array = np.load(path, mmap_mode="r")
 
@@ -86,7 +88,9 @@ class Earlier:
             return self._array[ends - 1]
         starts = np.where(rows > 0, self._ends[rows - 1], 0)
         parts = (self._array[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
-        return np.fromiter((part[part.index(b', "') :] if self._is_text else part for part in parts), dtype=object)
+        return np.fromiter(
+            (part[part.index(self._after_id) :] if self._is_text else part for part in parts), dtype=object
+        )
 
 
 def compare(earlier: Sequence[Rows], rows: Sequence[Rows], numbered: bool) -> tuple[int, int, int, int]:

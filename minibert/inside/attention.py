@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -256,7 +257,8 @@ def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: 
     A, S, _ = probs.shape
     weight = np.asarray(layer.attention_output.weight, dtype=np.float64)  # (H, H)
     H = len(weight)
-    stored = value(f"encoder.layer.{i}.attention.self.value").reshape(S, -1, H // A)
+    stored = value(f"encoder.layer.{i}.attention.self.value")
+    stored = stored.reshape(S, math.prod(stored.shape[1:]) // (H // A), H // A)
     vectors = np.repeat(stored, A // stored.shape[1], axis=1)  # (S, A, D): heads may share values
     # Head a owns the columns a D to (a + 1) D - 1 of the output map.
     mapped = np.einsum("sad,had->sah", vectors, weight.reshape(H, A, H // A), optimize=True)  # (S, A, H)

@@ -35,8 +35,8 @@ from minibert.models.torch_like import Fixed, TorchLike
 # pool each step before the next one is computed do not need memory for the full result either.
 TOKENS_PER_STEP = 1024
 
-TOGETHER_BYTES = 1 << 24
-"""A step whose ops have results of up to this number of bytes, in all layers, is computed by one call of the kernels.
+TOGETHER_TOKENS, TOGETHER_BYTES = 128, 1 << 24
+"""A step of so few tokens, whose ops have results of so few bytes, is computed by one call of the kernels.
 
 Python takes 10 to 20 microseconds for an op, more than the kernels with few tokens, because their weights have taken
 its memory out of the cache. On a Xeon with two threads, a forward of MiniLM takes 0.63 of the time with 2 to 12 tokens,
@@ -371,7 +371,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         """Return ops that put off their work, and what computes it; None if they cannot, or there are many tokens."""
         config = self.config
         of_token = 4 * config.num_hidden_layers * (config.intermediate_size + 8 * config.hidden_size)
-        return None if ops.put_off is None or step.num_tokens * of_token > TOGETHER_BYTES else ops.put_off(ops)
+        few = step.num_tokens <= TOGETHER_TOKENS and step.num_tokens * of_token <= TOGETHER_BYTES
+        return ops.put_off(ops) if few and ops.put_off is not None else None
 
     def steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
         """Return the steps of a batch that go through the encoder one after the other; see `PackedBatch.steps`."""

@@ -37,7 +37,6 @@ FREQUENCIES = "rotary_embeddings.inv_freq"
 _STRAY = (
     "embeddings_project",
     "embeddings.token_type_embeddings",
-    "embeddings.position_embeddings",
     "embeddings.task_type_embeddings",
 )
 
@@ -199,7 +198,9 @@ class StoredModel:
 
     def adapt(self, config: BertConfig) -> None:
         """Leave out modules that are not in the model, and take the words from a decoder that is tied to them."""
-        absent = {path for path in _STRAY if path not in {row.path for row in stored_rows(config)}}
+        # ESM's files have a table of positions, too.
+        stray = (*_STRAY, *(["embeddings.position_embeddings"] if self._family.stores_frequencies else []))
+        absent = {path for path in stray if path not in {row.path for row in stored_rows(config)}}
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name.rpartition(".")[0] not in absent}
         decoder = self._stored.get(f"{self._decoder('BertForMaskedLM')}.weight")
         if config.tie_word_embeddings and decoder is not None:

@@ -159,7 +159,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     else:
         compute, plan = partial(rerank_corpus, cross, "q", **given), PairPlan
     compute(output=tmp_path / "whole.jsonl")
-    calls, true = iter(("the fixed text", "the first shard")), plan.compute
+    calls, true = iter(("the fixed text", "the fingerprint", "the first shard")), plan.compute
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         if next(calls, None) is None:

@@ -26,7 +26,8 @@ from tests.support.sentence_heads import model_folder
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json", "ignore:.*no modules.json")
 
 Rows = list[tuple[str, str, str]]
-OLD: Rows = [(f"n{i}", text, "1.00") for i, text in enumerate(dict.fromkeys(texts_of(80, seed=7)))]
+IDS = {3: "a, ", 4: '", "', 11: 'x", "embedding": '}
+OLD: Rows = [(IDS.get(i, f"n{i}"), text, "1.00") for i, text in enumerate(dict.fromkeys(texts_of(80, seed=7)))]
 
 
 def edited(rows: Rows) -> Rows:

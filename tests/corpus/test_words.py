@@ -17,7 +17,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.cli import main
 from minibert.corpus.conll import CONLLU as CONLLU_COLUMNS
 from minibert.corpus.extract import extract_corpus
-from minibert.corpus.sources import Source, input_format, read_input_lines
+from minibert.corpus.sources import Source, checksum, input_format, numbered_lines, read_input_lines
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run
 from tests.support.corpus_runs import manifest_of
@@ -287,3 +287,10 @@ def test_memory_does_not_grow_with_sentences(folder: Path, tmp_path: Path) -> No
         ]
         peaks.append(peak_of(f"from minibert.cli import main\nassert main({arguments!r}) == 0"))
     assert peaks[1] < peaks[0] + 10
+
+
+def test_sentences_with_and_without_a_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("# sent_id = 1\na\tx\n\nb\ty\n\n")
+    source = Source(str(tmp_path / "a.conll"), input_format("a.conll"))
+    with pytest.raises(ValueError, match=r"line 4.*no sent_id"):
+        list(numbered_lines([source], [checksum(source)]))

@@ -200,6 +200,8 @@ def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, 
                     minibert.load(tmp_path)
     for field in SIZES.keys() & {field.name for field in dataclasses.fields(config_of(family))}:
         for value in SIZES[field]:
+            if (family, field) == ("eurobert", "hidden_size"):
+                value = 24 * value // 12  # heads have an even number of features
             make(tmp_path, family, **{field: value})
             check_equal(tmp_path, family)
 

@@ -241,7 +241,7 @@ def test_texts_that_are_fewer_than_their_number(minilm_sentences: SentenceTransf
 
 def test_float16_does_not_overflow(minilm_sentences: SentenceTransformer, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="greatest number of float16"):
-        VectorWriter(str(tmp_path / "o.jsonl"), 2, "float16", True, False).write(
+        VectorWriter(str(tmp_path / "o.jsonl"), False, 2, "float16", True, "").write(
             [io.BytesIO()], 0, [InputLine("a", 0, "f", 1)], np.array([[7e4, 1]], np.float32)
         )
 

@@ -56,12 +56,12 @@ def _prepare(linear: Linear) -> Linear:
     return dataclasses.replace(linear, weight=double(linear.weight), bias=double(linear.bias))
 
 
-def _embed(*look_ups: LookUp) -> Float64Array:
+def _embed(*look_ups: LookUp, scale: FloatArray | None = None) -> Float64Array:
     y = np.zeros((len(look_ups[0].ids), look_ups[0].table.shape[1]))
     for t in range(len(y)):
         for table, rows in look_ups:
             y[t] += table[rows[t]]
-    return y
+    return y if scale is None else y * scale[:, None]
 
 
 def _linear(
