@@ -35,8 +35,8 @@ unknown = ["[UNK]", "(", "[UNK]", "O", ")", "[UNK]"]
 right = ["C", "C", "(", "=O", ")", "O", "Cl"]
 assert seen == (right if transformers.__version__ < "5" else unknown), "the behaviour has changed"
 EOF
-for version in 4.57.6 5.24.0; do
-    python3 -m venv "$folder/$version"
-    "$folder/$version/bin/pip" install --quiet transformers==$version
-    "$folder/$version/bin/python" "$folder/run.py" "$folder/vocab.txt" 2> "$folder/log" || { cat "$folder/log"; exit 1; }
+for pinned in transformers==4.57.6 transformers==5.24.0; do
+    python3 -m venv "$folder/$pinned"
+    "$folder/$pinned/bin/pip" install --quiet "$pinned"
+    "$folder/$pinned/bin/python" "$folder/run.py" "$folder/vocab.txt" 2> "$folder/log" || { cat "$folder/log"; exit 1; }
 done
