@@ -16,6 +16,11 @@ ENTRIES = all_entries()
 NORMS, DENSE = (tuple(dict.fromkeys(e.symbol for e in ENTRIES if e.kind == kind)) for kind in ("norm", "linear"))
 """The symbols of the outputs of LayerNorms and of linear maps."""
 
+EVERY = tuple(entry.symbol for entry in ENTRIES)
+LOOK_UPS = EVERY[:3]
+IN_LAYER = tuple(dict.fromkeys(entry.symbol for entry in ENTRIES if entry.module and "{i}" in entry.path))
+"""All symbols, those of the look-ups, and those of the modules of a layer."""
+
 _SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from minibert import parity
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.formulas import ROUNDINGS
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.formulas.precision import ROUNDINGS
 from minibert.parity.diagnosis.mistake import Mistake, part_mistake
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.diagnosis.suggested import layer_mistake
 from minibert.parity.symbols import names_of_layer, symbol_of
 from minibert.parity.truth import VECTOR

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from minibert import BertModel, SentenceTransformer, exact, load, parity
 from minibert.parity.comparison import LARGEST, RMS
-from minibert.parity.diagnosis.catalogue import simulate
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, round_to
 from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model

@@ -13,7 +13,7 @@ import pytest
 
 import minibert
 from minibert import BertModel, BertTokenizer, parity
-from minibert.parity.diagnosis.catalogue import simulate
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.report import FORMAT
 from tests.parity.conftest import Case
 from tests.support.checkpoints import random_checkpoint, sentence_model

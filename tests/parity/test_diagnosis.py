@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, load, parity
-from minibert.parity.diagnosis import explain, formulas
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis import explain
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.formulas import attention, norms
 from minibert.parity.diagnosis.mistake import Mistake, part_mistake
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import names_of_layer
 from minibert.parity.truth import VECTOR
@@ -135,7 +137,7 @@ def test_what_llama_cpp_does_with_a_file_in_float16(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
-@pytest.mark.parametrize("mistake", [formulas.norm(3e-4), formulas.norm(2e-3, "outside"), formulas.leaking(-3.25)])
+@pytest.mark.parametrize("mistake", [norms.norm(3e-4), norms.norm(2e-3, "outside"), attention.leaking(-3.25)])
 def test_a_number_that_the_catalogue_does_not_have_gets_no_other_name(
     subject: Subject, mistake: Mistake, dump: str
 ) -> None:

@@ -15,7 +15,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from minibert import load, parity
 from minibert.bert.families import FAMILIES
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.simulation import simulate
 from tests.support.families import ROTARY, SAMPLES, inputs, make, modules_of
 
 

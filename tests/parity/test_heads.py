@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from minibert import load, parity
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.symbols import names_of, symbol_of
 from tests.support.families import make as make_family
 from tests.support.head_models import make_model

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, parity
-from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.diagnosis.mistake import Mistake, part_mistake
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import small, states_of_theirs
 from tests.support.marks import sampled

@@ -7,7 +7,8 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, forward_values, read_page, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES, read_page
+from minibert.parity.diagnosis.simulation import find_mistakes, forward_values, simulate
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import NOT_HERE
 from tests.support.marks import sampled

@@ -12,7 +12,8 @@ import torch
 
 from minibert import load, parity
 from minibert.encode.modules import Pipeline, VectorModule, normalize_embeddings
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.diagnosis.unseen import unseen
 from minibert.parity.truth import VECTOR, Padded, Subject
 from tests.support.families import make

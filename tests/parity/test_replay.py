@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from minibert import BertModel
-from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.diagnosis.replay import Replay, Span
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.symbols import symbol_of
 from tests.parity.conftest import states_of_theirs
 from tests.support.mistakes import BUDGET, ODD_FIRST, Subject

@@ -12,9 +12,10 @@ import numpy as np
 
 from minibert import AutoModel, BertModel
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.diagnosis.catalogue import MISTAKES, forward_values, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.causes import diagnose
 from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
+from minibert.parity.diagnosis.simulation import forward_values, simulate
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, Unit, mask_of, rms, unmasked

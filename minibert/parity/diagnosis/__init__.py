@@ -4,8 +4,9 @@
 makes the dump of a port with mistakes, and `find_mistakes` gives the `MISTAKES` of an id.
 """
 
-from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.causes import diagnose, explain
+from minibert.parity.diagnosis.simulation import find_mistakes, simulate
 from minibert.parity.finding import Finding
 
 __all__ = ["MISTAKES", "Finding", "diagnose", "explain", "find_mistakes", "simulate"]

@@ -1,4 +1,4 @@
-"""The known mistakes of BERT ports, by id; `simulate` makes the dump of a port with such mistakes.
+"""The known mistakes of BERT ports, by id; simulation.py makes the dump of a port with such mistakes.
 
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
@@ -23,27 +23,25 @@ plain formula is before those that are near it.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib.resources import files
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.bert.reference import softmax
-from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
-from minibert.parity.diagnosis.forward import Forward, head_activation
-from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
-from minibert.parity.symbols import DENSE, ENTRIES, NORMS, names_of, names_of_layer, states_of, symbols_of
-from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_bfloat16, to_float16, to_tf32
+from minibert.parity.diagnosis.formulas import attention, norms, precision, rotary, tensors, tokens
+from minibert.parity.diagnosis.forward import head_activation
+from minibert.parity.diagnosis.mistake import Mistake, part_mistake
+from minibert.parity.symbols import DENSE, ENTRIES, IN_LAYER, NORMS, names_of_layer, symbols_of
+from minibert.parity.truth import Model, Padded, to_bfloat16, to_float16, to_tf32
 
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in ENTRIES}
 _SUMS = ("attention_sum", "output_sum")
-_ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "gate", "up", "attention", "output")
+_ATTENDED = (*IN_LAYER[:3], "intermediate_dense", "gate", "up", "attention", "output")
 _TRANSPOSED = (*DENSE[:4], "pooler_dense", "transform_dense")
 _WITH_BIAS = (*DENSE[:7], "logits", "transform_dense", "predictions", "projected")
 
@@ -116,7 +114,7 @@ def _has_two_maps_in_head(model: Model) -> bool:
 
 def _with_base(base: float) -> Mistake:
     """Return the mistake of another base of the rotary positions."""
-    mistake = wrong.rotary(lambda own, layers: {"rope_theta": base})
+    mistake = rotary.rotary(lambda own, layers: {"rope_theta": base})
     return mistake.but(fits=lambda model: any(own["rope_theta"] != base for own in _rotaries(model)))
 
 
@@ -127,7 +125,7 @@ def _head_curve(name: str) -> Mistake:
         activation = head_activation(model)
         return activation != name and (name, activation) != ("none", "tanh")  # this is G3.pooler
 
-    return wrong.curve(name, "pooler", "transform_act").but(fits=fits)
+    return norms.curve(name, "pooler", "transform_act").but(fits=fits)
 
 
 def _head_pooling(name: str, pooling: str) -> Mistake:
@@ -142,217 +140,221 @@ def _head_pooling(name: str, pooling: str) -> Mistake:
 
 def _without_bias(*symbols: str) -> Mistake:
     """Return the mistake of linear maps without their biases."""
-    mistake, paths = wrong.weights(symbols, wrong.without_bias), [_MODULES[symbol] for symbol in symbols]
+    mistake, paths = tensors.weights(symbols, tensors.without_bias), [_MODULES[symbol] for symbol in symbols]
     return mistake.but(fits=lambda model: any(map(model.config.has_bias, paths)))
 
 
 def _masks(id: str, change: Callable[[Padded, BertConfig], Any], *ends: str) -> dict[str, Mistake]:
     """Return the mistakes of another mask, one for each way to treat a row whose mask has no ones (see `mask_as`)."""
-    return {f"{id}{end}": wrong.mask_as(change, end[1:]) for end in ends}
+    return {f"{id}{end}": attention.mask_as(change, end[1:]) for end in ends}
 
 
 def _second_text(inputs: Padded, config: BertConfig) -> Any:
     return inputs.types > 0
 
 
-_SWAPPED = wrong.fed(types=lambda inputs, config: inputs.mask.astype(np.int64), mask=_second_text)
+_SWAPPED = tokens.fed(types=lambda inputs, config: inputs.mask.astype(np.int64), mask=_second_text)
 
 # The mistakes without the words of the page.
 _ROWS: dict[str, Mistake] = {
     # --- activation
-    "G1.tanh": wrong.curve("gelu_tanh"),
-    "G2.ggml": wrong.curve("gelu in a table of float16").but(rounds=True),
-    "G3.quick": wrong.curve("quick_gelu"),
-    "G3.relu": wrong.curve("relu"),
-    "G3.silu": wrong.curve("silu"),
-    "G3.none": wrong.curve("none"),
-    "G3.leaky": wrong.curve("leaky_relu"),
-    "G3.tanh": wrong.curve("tanh"),
-    "G1.erf": wrong.curve("gelu"),
-    "G3.erf-3": wrong.curve("gelu with a short erf"),
+    "G1.tanh": norms.curve("gelu_tanh"),
+    "G2.ggml": norms.curve("gelu in a table of float16").but(rounds=True),
+    "G3.quick": norms.curve("quick_gelu"),
+    "G3.relu": norms.curve("relu"),
+    "G3.silu": norms.curve("silu"),
+    "G3.none": norms.curve("none"),
+    "G3.leaky": norms.curve("leaky_relu"),
+    "G3.tanh": norms.curve("tanh"),
+    "G1.erf": norms.curve("gelu"),
+    "G3.erf-3": norms.curve("gelu with a short erf"),
     # this erf is within 1.5e-7 of the true one
-    "G3.erf-5": wrong.curve("gelu with a longer erf").but(harmless=lambda config: config.activation == "gelu"),
-    "G3.pooler": wrong.curve("none", "pooler").but(fits=lambda model: head_activation(model) == "tanh"),
+    "G3.erf-5": norms.curve("gelu with a longer erf").but(harmless=lambda config: config.activation == "gelu"),
+    "G3.pooler": norms.curve("none", "pooler").but(fits=lambda model: head_activation(model) == "tanh"),
     **{f"G4.{name}": _head_curve(name) for name in ("tanh", "relu", "gelu", "gelu_tanh", "silu", "none")},
     # --- LayerNorm
-    **{f"N1.{eps}": wrong.norm(float(eps)) for eps in ("1e-5", "1e-6", "0.001", "1e-7", "1e-12")},
-    "N1.zero": wrong.norm(0.0).but(harmless=_has_small_eps),
-    "N2.1e-6": wrong.norm(1e-6, "outside"),
-    "N2.1e-5": wrong.norm(1e-5, "outside"),
-    "N3.unbiased": wrong.norm(None, "unbiased"),
-    "N2.outside": wrong.norm(None, "outside").but(harmless=_has_small_eps),
-    "N3.annotated": wrong.norm(1e-6, "unbiased", "outside"),
-    "N4.last": part_mistake("output", norm=wrong.last_norm_skipped).but(fits=_ends_with_norms),
-    "N4.no-attention": part_mistake("attention", norm=wrong.no_norm).but(fits=_ends_with_norms),
-    "N4.no-output": part_mistake("output", norm=wrong.no_norm).but(fits=_ends_with_norms),
-    "N4.swapped": wrong.norm(None, "swapped"),
-    "N4.plain": wrong.norm(None, "no weight", "no bias"),
-    "N4.no-weight": wrong.norm(None, "no weight"),
-    "N4.no-bias": wrong.norm(None, "no bias").but(fits=lambda model: model.config.has_bias("output.LayerNorm")),
-    "N4.rms": wrong.norm(None, "mean").but(fits=lambda model: not model.config.family.has_rms_norm),
-    "N4.mean": wrong.norm(None, "mean").but(fits=lambda model: model.config.family.has_rms_norm),
-    "N5.float16": part_mistake(NORMS, norm=wrong.norm_in_float16),
-    "W3.norms": part_mistake(("attention", "output"), norm=wrong.other_norm).but(fits=_ends_with_norms),
+    **{f"N1.{eps}": norms.norm(float(eps)) for eps in ("1e-5", "1e-6", "0.001", "1e-7", "1e-12")},
+    "N1.zero": norms.norm(0.0).but(harmless=_has_small_eps),
+    "N2.1e-6": norms.norm(1e-6, "outside"),
+    "N2.1e-5": norms.norm(1e-5, "outside"),
+    "N3.unbiased": norms.norm(None, "unbiased"),
+    "N2.outside": norms.norm(None, "outside").but(harmless=_has_small_eps),
+    "N3.annotated": norms.norm(1e-6, "unbiased", "outside"),
+    "N4.last": part_mistake("output", norm=norms.last_norm_skipped).but(fits=_ends_with_norms),
+    "N4.no-attention": part_mistake("attention", norm=norms.no_norm).but(fits=_ends_with_norms),
+    "N4.no-output": part_mistake("output", norm=norms.no_norm).but(fits=_ends_with_norms),
+    "N4.swapped": norms.norm(None, "swapped"),
+    "N4.plain": norms.norm(None, "no weight", "no bias"),
+    "N4.no-weight": norms.norm(None, "no weight"),
+    "N4.no-bias": norms.norm(None, "no bias").but(fits=lambda model: model.config.has_bias("output.LayerNorm")),
+    "N4.rms": norms.norm(None, "mean").but(fits=lambda model: not model.config.family.has_rms_norm),
+    "N4.mean": norms.norm(None, "mean").but(fits=lambda model: model.config.family.has_rms_norm),
+    "N5.float16": part_mistake(NORMS, norm=norms.norm_in_float16),
+    "W3.norms": part_mistake(("attention", "output"), norm=norms.other_norm).but(fits=_ends_with_norms),
     # --- attention
-    "A1.none": wrong.scaled(lambda size, config: math.sqrt(size)),
-    "A2.hidden": wrong.scaled(lambda size, config: math.sqrt(size / config.hidden_size)),
-    "A2.heads": wrong.scaled(lambda size, config: math.sqrt(size / config.num_attention_heads)),
-    "A2.twice": wrong.scaled(lambda size, config: 1 / math.sqrt(size)),
-    "A3.split": part_mistake(("scores", "context"), split=wrong.split_wrongly),
-    "A3.merge": part_mistake("context", merge=wrong.merge_wrongly),
-    "A3.both": part_mistake(("scores", "context"), split=wrong.split_wrongly, merge=wrong.merge_wrongly),
-    "A3.interleaved": part_mistake(("scores", "context"), split=wrong.split_interleaved, merge=wrong.merge_interleaved),
-    "A4.query-key": wrong.instead(1, 0, 2),
-    "A4.query-value": wrong.instead(2, 1, 0),
-    "A4.key-value": wrong.instead(0, 2, 1),
-    "A4.by-head": part_mistake(wrong.IN_LAYER[:3], dense=wrong.sliced_by_head).but(fits=wrong.stacks_three),
-    "A16.in-turn": part_mistake(("scores", "context"), share=wrong.tiled).but(
+    "A1.none": attention.scaled(lambda size, config: math.sqrt(size)),
+    "A2.hidden": attention.scaled(lambda size, config: math.sqrt(size / config.hidden_size)),
+    "A2.heads": attention.scaled(lambda size, config: math.sqrt(size / config.num_attention_heads)),
+    "A2.twice": attention.scaled(lambda size, config: 1 / math.sqrt(size)),
+    "A3.split": part_mistake(("scores", "context"), split=attention.split_wrongly),
+    "A3.merge": part_mistake("context", merge=attention.merge_wrongly),
+    "A3.both": part_mistake(("scores", "context"), split=attention.split_wrongly, merge=attention.merge_wrongly),
+    "A3.interleaved": part_mistake(
+        ("scores", "context"), split=attention.split_interleaved, merge=attention.merge_interleaved
+    ),
+    "A4.query-key": attention.instead(1, 0, 2),
+    "A4.query-value": attention.instead(2, 1, 0),
+    "A4.key-value": attention.instead(0, 2, 1),
+    "A4.by-head": part_mistake(IN_LAYER[:3], dense=attention.sliced_by_head).but(fits=attention.stacks_three),
+    "A16.in-turn": part_mistake(("scores", "context"), share=attention.tiled).but(
         fits=lambda model: model.config.num_key_value_heads not in (None, 1, model.config.num_attention_heads)
     ),
-    "A5.none": wrong.mask(lambda scores, visible: scores),
-    "A6.minus-ten": wrong.leaking(-10.0),
-    "A6.added": wrong.mask(lambda scores, visible: scores + visible),
-    "A6.multiplied": wrong.mask(lambda scores, visible: scores * visible),
-    "A6.after": part_mistake("probs", mask=lambda inner, here, scores, visible: scores, softmax=wrong.zeroed),
+    "A5.none": attention.mask(lambda scores, visible: scores),
+    "A6.minus-ten": attention.leaking(-10.0),
+    "A6.added": attention.mask(lambda scores, visible: scores + visible),
+    "A6.multiplied": attention.mask(lambda scores, visible: scores * visible),
+    "A6.after": part_mistake("probs", mask=lambda inner, here, scores, visible: scores, softmax=attention.zeroed),
     **_masks("A6.inverted", lambda inputs, config: ~inputs.mask, "", "-alike", "-zeros"),
     **_masks("A6.nothing", lambda inputs, config: np.zeros_like(inputs.mask), "-alike", "-zeros"),
-    "A6.padding": wrong.mask_as(lambda inputs, config: inputs.ids != (config.pad_token_id or 0)),
+    "A6.padding": attention.mask_as(lambda inputs, config: inputs.ids != (config.pad_token_id or 0)),
     # exp(-10000) is 0 in every format, unless the scores are in the thousands
-    "A6.ten-thousand": wrong.leaking(-1e4).but(harmless=_always),
-    "A6.second-text": wrong.mask_as(_second_text).but(fits=_has_texts),
+    "A6.ten-thousand": attention.leaking(-1e4).but(harmless=_always),
+    "A6.second-text": attention.mask_as(_second_text).but(fits=_has_texts),
     **_masks("A6.second-text", _second_text, "-alike", "-zeros"),
-    "A6.first-text": wrong.mask_as(lambda inputs, config: inputs.types == 0).but(fits=_has_texts),
-    "A6.length": wrong.mask_as(wrong.length),
-    "A7.causal": part_mistake("probs", mask=wrong.causal),
-    "A8.rope": wrong.rope(False).but(fits=_learns_positions),
-    "A8.rope-pairs": wrong.rope(True).but(fits=_learns_positions),
-    "R1.other": wrong.rotary(wrong.of_the_others).but(fits=_has_two_rotaries),
+    "A6.first-text": attention.mask_as(lambda inputs, config: inputs.types == 0).but(fits=_has_texts),
+    "A6.length": attention.mask_as(attention.length),
+    "A7.causal": part_mistake("probs", mask=attention.causal),
+    "A8.rope": rotary.rope(False).but(fits=_learns_positions),
+    "A8.rope-pairs": rotary.rope(True).but(fits=_learns_positions),
+    "R1.other": rotary.rotary(rotary.of_the_others).but(fits=_has_two_rotaries),
     **{f"R1.{base}": _with_base(base) for base in (10_000, 1_000, 20_000, 80_000, 160_000, 500_000)},
-    "R1.unscaled": wrong.rotary(lambda own, layers: {"rope_type": "default"}).but(fits=_scales_positions),
-    "R1.no-ntk": wrong.rotary(wrong.before_ntk).but(fits=_divides_frequencies),
-    "R1.whole-factor": wrong.rotary(wrong.whole_factor).but(fits=_divides_frequencies),
-    "R2.pairs": part_mistake(wrong.ROTATED, rotate=wrong.in_pairs),
-    "R2.backwards": part_mistake(wrong.ROTATED, rotation=wrong.backwards),
-    "R2.none": part_mistake(wrong.ROTATED, rotate=lambda inner, here, x, num_heads, rotation: x),
+    "R1.unscaled": rotary.rotary(lambda own, layers: {"rope_type": "default"}).but(fits=_scales_positions),
+    "R1.no-ntk": rotary.rotary(rotary.before_ntk).but(fits=_divides_frequencies),
+    "R1.whole-factor": rotary.rotary(rotary.whole_factor).but(fits=_divides_frequencies),
+    "R2.pairs": part_mistake(rotary.ROTATED, rotate=rotary.in_pairs),
+    "R2.backwards": part_mistake(rotary.ROTATED, rotation=rotary.backwards),
+    "R2.none": part_mistake(rotary.ROTATED, rotate=lambda inner, here, x, num_heads, rotation: x),
     # scores depend on the distance of two tokens only
-    "R3.plus-1": wrong.fed(positions=lambda inputs, config: inputs.positions + 1).but(
-        symbols=wrong.ROTATED, harmless=_always
+    "R3.plus-1": tokens.fed(positions=lambda inputs, config: inputs.positions + 1).but(
+        symbols=rotary.ROTATED, harmless=_always
     ),
     "A13.exchanged": part_mistake(
-        (*wrong.ROTATED, "scores"), window=wrong.exchanged_window, **wrong.rotary(wrong.of_the_others).parts
-    ).but(fits=wrong.has_windows),
-    "A13.narrow": wrong.window(lambda size, width: size - 1),
-    "A13.wide": wrong.window(lambda size, width: size + 1),
-    "A13.full": wrong.window(lambda size, width: width),
-    "A13.none": wrong.window(lambda size, width: None),
-    "A14.borders": part_mistake("context", weigh=wrong.without_borders).but(
+        (*rotary.ROTATED, "scores"), window=rotary.exchanged_window, **rotary.rotary(rotary.of_the_others).parts
+    ).but(fits=rotary.has_windows),
+    "A13.narrow": rotary.window(lambda size, width: size - 1),
+    "A13.wide": rotary.window(lambda size, width: size + 1),
+    "A13.full": rotary.window(lambda size, width: width),
+    "A13.none": rotary.window(lambda size, width: None),
+    "A14.borders": part_mistake("context", weigh=attention.without_borders).but(
         mixes_rows=True,
         fits=lambda model: not model.config.family.has_relative_bias,
         needs=lambda inputs: inputs.mask.any(axis=1).sum() > 1,
     ),
-    "A9.queries": wrong.softmax_over(-2),
-    "A9.heads": wrong.softmax_over(1),
-    "A10.none": wrong.bias(lambda bias, config: np.zeros_like(bias)),
-    "A10.transposed": wrong.bias(lambda bias, config: bias.swapaxes(1, 2)),
-    "A10.scaled": wrong.bias(lambda bias, config: bias / bias.dtype.type(math.sqrt(config.head_size))),
-    "A10.one-way": wrong.buckets(wrong.one_way),
-    "A10.linear": wrong.buckets(lambda distances: np.minimum(np.abs(distances), 15) + 16 * (distances > 0)),
-    "A9.float16": part_mistake("probs", softmax=wrong.softmax_in_float16).but(rounds=True),
-    "A15.flash": wrong.flash(),
-    "A15.ggml": wrong.flash("intermediate", activation=wrong.table_of_gelu),
+    "A9.queries": attention.softmax_over(-2),
+    "A9.heads": attention.softmax_over(1),
+    "A10.none": attention.bias(lambda bias, config: np.zeros_like(bias)),
+    "A10.transposed": attention.bias(lambda bias, config: bias.swapaxes(1, 2)),
+    "A10.scaled": attention.bias(lambda bias, config: bias / bias.dtype.type(math.sqrt(config.head_size))),
+    "A10.one-way": attention.buckets(attention.one_way),
+    "A10.linear": attention.buckets(lambda distances: np.minimum(np.abs(distances), 15) + 16 * (distances > 0)),
+    "A9.float16": part_mistake("probs", softmax=attention.softmax_in_float16).but(rounds=True),
+    "A15.flash": attention.flash(),
+    "A15.ggml": attention.flash("intermediate", activation=norms.table_of_gelu),
     # the maximum cancels, as long as nothing overflows
-    "A9.no-shift": part_mistake("probs", softmax=wrong.softmax_without_shift).but(harmless=_always),
+    "A9.no-shift": part_mistake("probs", softmax=attention.softmax_without_shift).but(harmless=_always),
     # --- ids, types, positions, embeddings
-    "E1.first": wrong.fed(types=lambda inputs, config: np.zeros_like(inputs.types)),
-    "E1.second": wrong.fed(types=lambda inputs, config: np.ones_like(inputs.types)),
-    "E1.inverted": wrong.fed(types=lambda inputs, config: 1 - inputs.types),
-    "E3.plus-1": wrong.positions(lambda inputs, pad: inputs.positions + 1),
-    "E3.plus-2": wrong.positions(lambda inputs, pad: inputs.positions + 2),
-    "E3.zero": wrong.positions(lambda inputs, pad: np.zeros_like(inputs.positions)),
-    "E3.visible": wrong.positions(lambda inputs, pad: np.maximum(inputs.mask.cumsum(axis=1) - 1, 0)),
-    "E3.visible-1": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1)),
-    "E3.segments": wrong.positions(wrong.restart).but(fits=_restarts),
-    "E3.backwards": wrong.positions(lambda inputs, pad: inputs.positions[:, ::-1]),
-    "E6.columns": wrong.positions(lambda inputs, pad: np.indices(inputs.ids.shape)[1], counted=True),
-    "E6.zero": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - pad - 1, 0), counted=True),
-    "E6.pad": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - 1, 0), counted=True),
-    "E6.padding": wrong.positions(lambda inputs, pad: np.indices(inputs.ids.shape)[1] + pad + 1, counted=True),
-    "E6.mask": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad, counted=True),
+    "E1.first": tokens.fed(types=lambda inputs, config: np.zeros_like(inputs.types)),
+    "E1.second": tokens.fed(types=lambda inputs, config: np.ones_like(inputs.types)),
+    "E1.inverted": tokens.fed(types=lambda inputs, config: 1 - inputs.types),
+    "E3.plus-1": tokens.positions(lambda inputs, pad: inputs.positions + 1),
+    "E3.plus-2": tokens.positions(lambda inputs, pad: inputs.positions + 2),
+    "E3.zero": tokens.positions(lambda inputs, pad: np.zeros_like(inputs.positions)),
+    "E3.visible": tokens.positions(lambda inputs, pad: np.maximum(inputs.mask.cumsum(axis=1) - 1, 0)),
+    "E3.visible-1": tokens.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1)),
+    "E3.segments": tokens.positions(tokens.restart).but(fits=_restarts),
+    "E3.backwards": tokens.positions(lambda inputs, pad: inputs.positions[:, ::-1]),
+    "E6.columns": tokens.positions(lambda inputs, pad: np.indices(inputs.ids.shape)[1], counted=True),
+    "E6.zero": tokens.positions(lambda inputs, pad: np.maximum(inputs.positions - pad - 1, 0), counted=True),
+    "E6.pad": tokens.positions(lambda inputs, pad: np.maximum(inputs.positions - 1, 0), counted=True),
+    "E6.padding": tokens.positions(lambda inputs, pad: np.indices(inputs.ids.shape)[1] + pad + 1, counted=True),
+    "E6.mask": tokens.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad, counted=True),
     "E5.swapped": _SWAPPED,
-    "E5.swapped-alike": _SWAPPED.but(parts=wrong.mask_as(_second_text, "alike").parts),
-    "E5.swapped-zeros": _SWAPPED.but(parts=wrong.mask_as(_second_text, "zeros").parts),
-    "E2.missing": wrong.total(lambda words, types, positions: words + positions).but(fits=_adds_types),
-    "E4.positions": wrong.total(lambda words, types, positions: words + types).but(fits=_learns_positions),
-    "E4.scaled": wrong.total(
+    "E5.swapped-alike": _SWAPPED.but(parts=attention.mask_as(_second_text, "alike").parts),
+    "E5.swapped-zeros": _SWAPPED.but(parts=attention.mask_as(_second_text, "zeros").parts),
+    "E2.missing": tokens.total(lambda words, types, positions: words + positions).but(fits=_adds_types),
+    "E4.positions": tokens.total(lambda words, types, positions: words + types).but(fits=_learns_positions),
+    "E4.scaled": tokens.total(
         lambda words, types, positions: words * words.dtype.type(np.sqrt(words.shape[-1])) + types + positions
     ),
-    "E4.sinusoids": part_mistake("positions", rows=wrong.sinusoids),
+    "E4.sinusoids": part_mistake("positions", rows=tokens.sinusoids),
     # the order of a sum of three numbers
-    "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)).but(harmless=_always),
-    "E7.added": wrong.total(wrong.added).but(fits=lambda model: not model.config.family.has_token_types),
+    "E4.order": tokens.total(lambda words, types, positions: words + (positions + types)).but(harmless=_always),
+    "E7.added": tokens.total(tokens.added).but(fits=lambda model: not model.config.family.has_token_types),
     "E9.none": part_mistake("embeddings", scale=lambda inner, here, words, scale: words).but(fits=_scales_words),
-    "E8.padded": part_mistake("projected", dense=wrong.filled_up),
-    "E4.norm": part_mistake("embeddings", norm=wrong.no_norm).but(fits=_normalises_embeddings),
-    "T1.unknown": wrong.fed(ids=wrong.unknown),
-    "T1.ones": wrong.fed(ids=lambda inputs, config: np.ones_like(inputs.ids)),
-    "T1.zeros": wrong.fed(ids=lambda inputs, config: np.zeros_like(inputs.ids)),
-    "T1.types": wrong.fed(ids=lambda inputs, config: inputs.types),
-    "T1.inverted": wrong.fed(ids=lambda inputs, config: (1 - inputs.ids) % config.vocab_size),
-    "T1.shifted": wrong.fed(ids=lambda inputs, config: (inputs.ids + 1) % config.vocab_size),
-    **{f"P4.cut-{length}": wrong.cut(length) for length in (64, 128, 256)},
+    "E8.padded": part_mistake("projected", dense=tensors.filled_up),
+    "E4.norm": part_mistake("embeddings", norm=norms.no_norm).but(fits=_normalises_embeddings),
+    "T1.unknown": tokens.fed(ids=tokens.unknown),
+    "T1.ones": tokens.fed(ids=lambda inputs, config: np.ones_like(inputs.ids)),
+    "T1.zeros": tokens.fed(ids=lambda inputs, config: np.zeros_like(inputs.ids)),
+    "T1.types": tokens.fed(ids=lambda inputs, config: inputs.types),
+    "T1.inverted": tokens.fed(ids=lambda inputs, config: (1 - inputs.ids) % config.vocab_size),
+    "T1.shifted": tokens.fed(ids=lambda inputs, config: (inputs.ids + 1) % config.vocab_size),
+    **{f"P4.cut-{length}": tokens.cut(length) for length in (64, 128, 256)},
     # --- weights
-    **{f"W1.{_MODULES[symbol]}": wrong.weights(symbol, wrong.transposed) for symbol in _TRANSPOSED},
-    "W1.embeddings_project": wrong.weights("projected", lambda weight, bias: (weight.reshape(weight.T.shape).T, bias)),
+    **{f"W1.{_MODULES[symbol]}": tensors.weights(symbol, tensors.transposed) for symbol in _TRANSPOSED},
+    "W1.embeddings_project": tensors.weights(
+        "projected", lambda weight, bias: (weight.reshape(weight.T.shape).T, bias)
+    ),
     **{f"W2.{_MODULES[symbol]}": _without_bias(symbol) for symbol in _WITH_BIAS},
     # the same for all keys, so that softmax cancels it, unless the keys are rotated
     "W2.attention.self.key": _without_bias("key").but(harmless=lambda config: not config.family.theta),
-    "W2.attention.self": _without_bias(*wrong.IN_LAYER[:3]),
+    "W2.attention.self": _without_bias(*IN_LAYER[:3]),
     "W2.all": _without_bias(*DENSE[:6]).but(symbols=DENSE),
-    "W3.shifted": wrong.weights_of(lambda i, count: (i + 1) % count),
-    "W3.reversed": wrong.weights_of(lambda i, count: count - 1 - i),
-    "W3.first": wrong.weights_of(lambda i, count: 0),
+    "W3.shifted": tensors.weights_of(lambda i, count: (i + 1) % count),
+    "W3.reversed": tensors.weights_of(lambda i, count: count - 1 - i),
+    "W3.first": tensors.weights_of(lambda i, count: 0),
     # --- residual and order
     "C1.no-attention": part_mistake("attention_sum", add=lambda inner, here, dense, residual: dense),
     "C1.no-output": part_mistake("output_sum", add=lambda inner, here, dense, residual: dense),
     "C1.none": part_mistake(_SUMS, add=lambda inner, here, dense, residual: dense),
     "C1.twice": part_mistake(_SUMS, add=lambda inner, here, dense, residual: dense + residual + residual),
-    "C1.before-norm": part_mistake(_SUMS, add=wrong.sum_before_norm),
-    "C1.layer-input": part_mistake("output_sum", add=wrong.layer_input),
-    "C1.pre-norm": part_mistake(_ATTENDED, dense=wrong.norm_in_front, norm=wrong.no_norm).but(fits=_ends_with_norms),
-    "C1.norm-inside": part_mistake(("attention", "output"), norm=wrong.norm_before_sum).but(fits=_ends_with_norms),
+    "C1.before-norm": part_mistake(_SUMS, add=tensors.sum_before_norm),
+    "C1.layer-input": part_mistake("output_sum", add=tensors.layer_input),
+    "C1.pre-norm": part_mistake(_ATTENDED, dense=tensors.norm_in_front, norm=norms.no_norm).but(fits=_ends_with_norms),
+    "C1.norm-inside": part_mistake(("attention", "output"), norm=tensors.norm_before_sum).but(fits=_ends_with_norms),
     "C2.norm-after": part_mistake(
-        ("normed", "attention_normed", "attention", "output"), norm=wrong.no_norm, add=wrong.norm_behind
+        ("normed", "attention_normed", "attention", "output"), norm=norms.no_norm, add=tensors.norm_behind
     ).but(fits=_begins_with_norms),
-    "N4.first": part_mistake(wrong.IN_LAYER[:3], dense=wrong.norm_of_input).but(
+    "N4.first": part_mistake(IN_LAYER[:3], dense=tensors.norm_of_input).but(
         fits=lambda model: _begins_with_norms(model) and _normalises_embeddings(model),
         names=frozenset(names_of_layer(0)),
     ),
-    "N4.final": part_mistake("final", norm=wrong.no_norm),
-    "F1.exchanged": wrong.gated(lambda gate, up: (up, gate)),
+    "N4.final": part_mistake("final", norm=norms.no_norm),
+    "F1.exchanged": rotary.gated(lambda gate, up: (up, gate)),
     "F1.weights": part_mistake(("gate", "up"), dense=lambda inner, here, x, linear, i: inner(here, x, linear, 1 - i)),
-    "F1.no-up": wrong.gated(lambda gate, up: (gate, np.ones_like(up))),
+    "F1.no-up": rotary.gated(lambda gate, up: (gate, np.ones_like(up))),
     # --- heads
-    "K1.no-pooler": part_mistake(wrong.LOGITS, dense=wrong.without_pooler).but(fits=_has_two_maps_in_head),
+    "K1.no-pooler": part_mistake(tensors.LOGITS, dense=tensors.without_pooler).but(fits=_has_two_maps_in_head),
     "K2.cls": _head_pooling("cls", "cls"),
     "K2.mean": _head_pooling("mean", "mean"),
     "K2.max": _head_pooling("max", "max"),
     "K2.last": _head_pooling("last", "lasttoken"),
     "K2.padding": _head_pooling("padding", "mean of all columns, padding too"),
-    "K3.no-norm": part_mistake("transform", norm=wrong.no_norm),
-    "K4.reversed": wrong.changed_logits(lambda logits: logits[..., ::-1]),
-    "K4.softmax": wrong.changed_logits(softmax),
-    "K4.sigmoid": wrong.changed_logits(lambda logits: 1 / (1 + np.exp(-logits))),
+    "K3.no-norm": part_mistake("transform", norm=norms.no_norm),
+    "K4.reversed": tensors.changed_logits(lambda logits: logits[..., ::-1]),
+    "K4.softmax": tensors.changed_logits(softmax),
+    "K4.sigmoid": tensors.changed_logits(lambda logits: 1 / (1 + np.exp(-logits))),
     # --- dropout and precision
     "D1.dropout": part_mistake(
-        ("embeddings", "probs", *_SUMS), norm=wrong.drop, softmax=wrong.drop, add=wrong.drop_dense
+        ("embeddings", "probs", *_SUMS), norm=precision.drop, softmax=precision.drop, add=precision.drop_dense
     ),
-    **{f"D2.{name}-weights": wrong.rounded_weights(rounding) for name, rounding in wrong.ROUNDINGS.items()},
+    **{f"D2.{name}-weights": precision.rounded_weights(rounding) for name, rounding in precision.ROUNDINGS.items()},
     "D2.float16-words": part_mistake("words", rows=lambda inner, here, table, ids: to_float16(inner(here, table, ids))),
-    "D2.int8": wrong.product(wrong.dynamic_int8).but(rounds=True, mixes_rows=True),
-    "D2.float16": wrong.stored(to_float16).but(rounds=True),
-    "D2.bfloat16": wrong.stored(to_bfloat16).but(rounds=True),
-    "D2.tf32": wrong.product(lambda x, weight: (to_tf32(x), to_tf32(weight))).but(rounds=True),
-    "D3.float16": part_mistake(DENSE, product=wrong.sums_in_float16).but(rounds=True),
+    "D2.int8": precision.product(precision.dynamic_int8).but(rounds=True, mixes_rows=True),
+    "D2.float16": precision.stored(to_float16).but(rounds=True),
+    "D2.bfloat16": precision.stored(to_bfloat16).but(rounds=True),
+    "D2.tf32": precision.product(lambda x, weight: (to_tf32(x), to_tf32(weight))).but(rounds=True),
+    "D3.float16": part_mistake(DENSE, product=precision.sums_in_float16).but(rounds=True),
     # --- vectors of texts
     "P1.padding": recipes.pooled("mean of all columns, padding too").but(needs=lambda inputs: not inputs.mask.all()),
     "P2.cls": recipes.pooled("cls"),
@@ -372,12 +374,14 @@ _ROWS: dict[str, Mistake] = {
     "P3.unit": recipes.lengths("unit"),
     "P3.twice": recipes.lengths("twice"),
     # --- names
-    "H1.late": wrong.renamed(("output", "final"), lambda i, states: states[max(i - 1, 0)]),
-    "H1.early": wrong.renamed(("embeddings", "output", "final"), lambda i, states: states[min(i + 1, len(states) - 1)]),
-    "H1.look-up": wrong.renamed(
+    "H1.late": tokens.renamed(("output", "final"), lambda i, states: states[max(i - 1, 0)]),
+    "H1.early": tokens.renamed(
+        ("embeddings", "output", "final"), lambda i, states: states[min(i + 1, len(states) - 1)]
+    ),
+    "H1.look-up": tokens.renamed(
         ("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"
     ).but(fits=lambda model: _normalises_embeddings(model) and model.weights.embeddings_project is None),
-    "H1.before-norm": wrong.renamed(
+    "H1.before-norm": tokens.renamed(
         ("embeddings", "output"), lambda i, states: f"{states[i]}{'.output' if i else ''}.LayerNorm.input"
     ).but(fits=_ends_with_norms),
 }
@@ -402,106 +406,3 @@ _WORDS = read_page((files(__package__) / "mistakes.md").read_text(encoding="utf-
 
 MISTAKES = {id: row.but(id=id, template=_WORDS[id][0], cure=_WORDS[id][1]) for id, row in _ROWS.items()}
 """All mistakes by id."""
-
-
-Wrong: TypeAlias = str | Mistake | Sequence[str | Mistake]
-"""What means mistakes: an id as for `find_mistakes`, a mistake, or several."""
-
-
-def find_mistakes(mistake: Wrong, num_layers: int | None = None) -> list[Mistake]:
-    """Return the mistakes that an id means: "G1.tanh", "G1.tanh@3" in one layer, "G1.tanh+N1.1e-5", or several.
-
-    A kind without a variant, "G1", is its first variant.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not an id; the message lists the nearest ones. Or the layer does not exist.
-    """
-    if isinstance(mistake, Mistake):
-        return [mistake]
-    if not isinstance(mistake, str):
-        if not isinstance(mistake, Sequence) or not mistake:
-            raise TypeError(f"mistake={brief(mistake)}; expected an id such as 'G1.tanh', or several.")
-        return [known for item in mistake for known in find_mistakes(item, num_layers)]
-    mistakes = []
-    for part in mistake.split("+"):
-        id, at, layer = part.strip().partition("@")
-        known = MISTAKES.get(id) or next((other for other in MISTAKES.values() if other.kind == id), None)
-        if known is None:
-            kin = [other for other in MISTAKES if other.startswith(f"{id.partition('.')[0]}.")]
-            nearest = ", ".join(kin or difflib.get_close_matches(id, MISTAKES, 5, 0.0))
-            raise ValueError(f"There is no mistake {brief(id)}; the nearest ids are {nearest}.")
-        if at:
-            if not layer.isdecimal():
-                raise ValueError(f"mistake={brief(part)}; after @ the number of a layer is expected: {id}@0.")
-            number = check_int("the layer of the mistake", int(layer), 0, (num_layers or 2**31) - 1)
-            known = known.only(names_of_layer(number))
-        mistakes.append(known)
-    return mistakes
-
-
-# --- simulated ports --------------------------------------------------------------------------------------------------
-
-
-def simulate(
-    model: Model, inputs: Mapping[str, Any], mistake: Wrong, *, record: str | Sequence[str] = "*"
-) -> dict[str, FloatArray]:
-    """Run a model like a port with a mistake: in float32, padded, with numbers in masked positions too.
-
-    Parameters
-    ----------
-    model : BertModel, or a model with a head
-    inputs : mapping
-        input_ids, attention_mask, token_type_ids, position_ids, as the model takes them.
-    mistake : str, Mistake, or several
-        As for `find_mistakes`. () means none: a port that is right.
-    record : str or several
-        The names to return, or patterns, as for `BertModel.trace`; "sentence_embedding" stands for one vector per text,
-        their mean with length 1. The default is all names of the model, and the vector if the mistake is one with it.
-
-    Returns
-    -------
-    dict of str to float32 ndarray
-        In the padded form: (B, S, width), (B, A, S, S) for scores and probs, (B, width) for the pooler, the
-        logits of a sequence and the vector.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An input or an id is wrong; or this mistake is not possible with this model or these inputs.
-    """
-    mistakes = find_mistakes(mistake, model.config.num_hidden_layers) if mistake != () else []
-    for single in mistakes:
-        if not single.is_for(model):
-            raise ValueError(f"{single.id} is not possible here: it is not a mistake of {model.config.model_type}.")
-    padded = Padded.of(model.config, inputs)
-    patterns = {record} if isinstance(record, str) else {*record}
-    chosen = names_of(model).select([*patterns - {VECTOR}])
-    if VECTOR in patterns or ("*" in patterns and any(single.vector is not None for single in mistakes)):
-        chosen.append(VECTOR)
-    try:
-        values = forward_values(model, padded, mistakes, recipe=Recipe("mean", "unit"))
-    except InapplicableError as error:
-        raise ValueError(f"{'+'.join(single.id for single in mistakes)} is not possible here: {error}.") from None
-    return {name: np.ascontiguousarray(values[name], dtype=np.float32) for name in chosen}
-
-
-def forward_values(
-    model: Model, inputs: Padded, mistakes: Sequence[Mistake], recipe: Recipe | None = None, dtype: Any = np.float32
-) -> dict[str, FloatArray]:
-    """Return by name every value of a forward pass with mistakes and, if a recipe is given, each text's vector.
-
-    Raises
-    ------
-    InapplicableError
-        A mistake is not possible with this model or these inputs.
-    """
-    forward, states = Forward(model, inputs, mistakes, dtype), states_of(model.config)
-    values = dict(forward.run_all())
-    if recipe is not None:
-        values[VECTOR] = recipes.vector(values, forward.inputs, states, recipe, mistakes)
-    for mistake in mistakes:
-        if mistake.dump is not None:
-            values = mistake.dump(values, states)
-    return values

@@ -18,12 +18,13 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.parity.diagnosis import sentences
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import Forward
 from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe, words_of
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, Search, Trial
 from minibert.parity.diagnosis.sentences import Cause, Facts, Sites
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.diagnosis.suggested import dropout, suggest, variants
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import states_of, symbol_of

@@ -28,6 +28,7 @@ from minibert.bert import encoder, reference
 from minibert.bert.modernbert import LAYERS
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part
 from minibert.parity.symbols import ENTRIES, names_of, states_of
 from minibert.parity.truth import Model, Padded
@@ -93,6 +94,12 @@ def distances(here: Here) -> IntArray:
     """Return the column of each key minus the column of each query, (S, S)."""
     columns = np.arange(here.forward.inputs.ids.shape[1])
     return columns - columns[:, None]
+
+
+def layer_of(here: Here) -> LayerWeights:
+    """Return the weights of the layer that is computed."""
+    assert here.layer is not None
+    return here.forward.weights.layers[here.layer]
 
 
 # In attention (B, A, S, D) are heads, scores and probs are (B, A, S, S), and `visible` (B, S) is False for hidden keys.

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
 from minibert.encode.pooling import POOLING_MODES
-from minibert.parity.diagnosis.formulas import inside, length
+from minibert.parity.diagnosis.formulas.attention import length
+from minibert.parity.diagnosis.formulas.tokens import inside
 from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe, part_mistake
 from minibert.parity.truth import VECTOR, InapplicableError, Padded
 

@@ -18,20 +18,20 @@ from minibert._utils.validation import FloatArray, IntArray, counted
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.bert.weights import LayerWeights
-from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.formulas import precision
 from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here
 from minibert.parity.diagnosis.mistake import Mistake, Part, Recipe
 from minibert.parity.diagnosis.search import Search, WrongPart, listed
-from minibert.parity.symbols import DENSE, ENTRIES, NORMS, symbol_of
+from minibert.parity.symbols import DENSE, ENTRIES, IN_LAYER, LOOK_UPS, NORMS, symbol_of
 from minibert.parity.truth import VECTOR, unmasked
 
 
 def suggest(search: Search, target: str) -> Iterator[Mistake]:
     """Yield mistakes that are read from the port's values."""
     yield from itertools.chain(_ids(search, target), _added(search, target), _pooled(search, target))
-    if wrong.LOOK_UPS[0] in map(symbol_of, search.replay.segments[target]):
+    if LOOK_UPS[0] in map(symbol_of, search.replay.segments[target]):
         yield from rounded_weights()
     layer = _layer_of(search, target)
     yield from (layer_mistake(i) for i in range(search.model.config.num_hidden_layers) if layer not in (None, i))
@@ -51,7 +51,7 @@ def variants(search: Search, target: str) -> Iterator[Mistake]:
     orders += [heads[::-1], np.roll(heads, 1), np.roll(heads, -1)]
     blocks = [2**i for i in range((search.inputs.ids.shape[1] - 1).bit_length())]
     for symbol in symbols:
-        if symbol in wrong.IN_LAYER:
+        if symbol in IN_LAYER:
             yield from _tensors(symbol, {symbol_of(name) for name in search.replay.names.specs})
         if symbol in _WITH_HEADS:
             yield from (reordered(order, symbol, symbol) for order in orders)
@@ -96,14 +96,12 @@ def layer_mistake(index: int) -> Mistake:
 
     text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
     parts = {"dense": part, "norm": part}
-    return Mistake(wrong.IN_LAYER, parts, id=f"W3.layer-{index}", template=text, cure=remedy, source=index)
+    return Mistake(IN_LAYER, parts, id=f"W3.layer-{index}", template=text, cure=remedy, source=index)
 
 
 def _tensors(symbol: str, own: set[str]) -> Iterator[Mistake]:
     """Yield the mistakes of one wrong tensor: it belongs to a neighbour layer, or to another op of this layer."""
-    alike = [
-        other for other in wrong.IN_LAYER if other in own and (other in NORMS) == (symbol in NORMS) and other != symbol
-    ]
+    alike = [other for other in IN_LAYER if other in own and (other in NORMS) == (symbol in NORMS) and other != symbol]
     for kind in ("weight", "bias"):
         yield from (tensor_mistake(symbol, kind, symbol, offset) for offset in (-1, 1))
         yield from (tensor_mistake(symbol, kind, other, 0) for other in alike)
@@ -137,8 +135,8 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
 
 def rounded_weights() -> Iterator[Mistake]:
     """Yield the mistakes of rounded weights in all tables, and in some, because converters leave tables in float32."""
-    words, types, positions = wrong.LOOK_UPS
-    for mistake in (MISTAKES[f"D2.{name}-weights"] for name in wrong.ROUNDINGS):
+    words, types, positions = LOOK_UPS
+    for mistake in (MISTAKES[f"D2.{name}-weights"] for name in precision.ROUNDINGS):
         yield mistake
         for kept in ((types,), (types, positions), (words, types, positions)):
             symbols = tuple(symbol for symbol in mistake.symbols if symbol not in kept)

@@ -1,0 +1,1 @@
+"""What each mistake of the catalogue computes, by subject."""
