@@ -25,7 +25,8 @@ from minibert.bert.encoder import pooler
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
-from minibert.bert.weights import HeadWeights, Weights, head_of
+from minibert.bert.rows import head_of
+from minibert.bert.weights import HeadWeights, Weights
 
 
 def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) -> FloatArray:

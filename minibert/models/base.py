@@ -1,6 +1,6 @@
 """The model without its files: the call, and the forward of a packed batch in steps.
 
-`ModelBase` does not know the classes that inherit it. `head_name` names a head in `HEADS` (bert/weights.py), and
+`ModelBase` does not know the classes that inherit it. `head_name` names a head in `HEADS` (bert/rows.py), and
 `result_kinds` says what the model computes from its last hidden state.
 """
 
@@ -23,7 +23,8 @@ from minibert.bert.config import BertConfig
 from minibert.bert.modernbert import FORWARDS
 from minibert.bert.ops import KeptProbs, Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights
+from minibert.bert.rows import HEADS
+from minibert.bert.weights import Weights
 from minibert.models.inputs import named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors

@@ -29,7 +29,8 @@ from minibert.bert.config import BertConfig
 from minibert.bert.families import Family, architectures
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights, head_of
+from minibert.bert.rows import HEADS, head_of
+from minibert.bert.weights import Weights
 from minibert.checkpoint.files import ModelFiles
 from minibert.models import outputs
 from minibert.models.bert import BertModel, Embedding

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
-from minibert.bert.families import INPUTS as INPUTS
+from minibert.bert.families.family import INPUTS as INPUTS
 from minibert.bert.packed import PackedBatch, cumulate, positions_of, valid_range
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

@@ -15,7 +15,8 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.families import Family
 from minibert.bert.ops import Linear, PreparedLinear, Table
-from minibert.bert.weights import HEADS, TensorSource, Weights, head_of, read_encoder, read_head, read_pooler, zeros_of
+from minibert.bert.rows import HEADS, head_of
+from minibert.bert.weights import TensorSource, Weights, read_encoder, read_head, read_pooler, zeros_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
 from minibert.checkpoint.table import stored_table

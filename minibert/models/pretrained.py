@@ -22,7 +22,7 @@ from minibert.bert.families import FAMILIES, NAMES, Family, bert_class
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import Table
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS
+from minibert.bert.rows import HEADS
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
 from minibert.checkpoint.safetensors import write_safetensors
@@ -252,6 +252,6 @@ def class_of(base: type[_Model], family: Family) -> type[_Model]:
     """Return the class of a family that is like a class of BERT, with the name that transformers has for it."""
     if base._family is family or not base.__name__.startswith("Bert"):
         return base
-    doc = f"`{base.__name__}` for checkpoints of the type {family.model_type!r}; see bert/families.py."
+    doc = f"`{base.__name__}` for checkpoints of the type {family.model_type!r}; see bert/families/."
     fields = {"_family": family, "base_model_prefix": family.field, "__module__": "minibert", "__doc__": doc}
     return type(family.own_class(base.__name__), (base,), fields)

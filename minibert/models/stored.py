@@ -17,7 +17,8 @@ import numpy as np
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, Family, architectures
 from minibert.bert.ops import LayerNorm, Table
-from minibert.bert.weights import DECODER, HEADS, POOLER_ROWS, Row, Weights, head_of, head_rows, layer_rows, stored_rows
+from minibert.bert.rows import DECODER, HEADS, POOLER_ROWS, Row, head_of, head_rows, layer_rows, stored_rows
+from minibert.bert.weights import Weights
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
 from minibert.checkpoint.tensors import DTYPES, open_checkpoint

@@ -108,9 +108,8 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
     """
     renamed, weights = renamed or {}, subject.weights()
     matched = Matched(inputs_in(dump, renamed), [], [], [], [])
-    # The modules of an ALBERT: one layer is several ones, and its pooler is the dense map alone.
-    shared_layers = subject.config.family.shared_layers
-    shared = [key for key in dump if shared_layers and shared_layers in key]
+    family = subject.config.family
+    shared = [key for key in dump if family.shared_layers and family.shared_layers in key]
     if shared:
         matched.notes.append(
             f"{counted(len(shared), 'name')} of shared layers were not compared: of which layer are they?"
@@ -119,7 +118,8 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
         name, label = renamed.get(key, key), printable(key)
         if key in shared and key not in renamed:
             continue
-        name += ".dense" if shared and name.rpartition(".")[2] == "pooler" else ""
+        if shared:  # names of modules, of which one may be another module in BERT: ALBERT's pooler is the dense map
+            name = family.bert_path(_PREFIX.sub("", name))
         if _input_name(name, value) is not None:
             continue
         if (weight := _PREFIX.sub("", modern_name(name))) in weights and not isinstance(value, list):

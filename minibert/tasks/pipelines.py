@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert._utils.validation import brief
 from minibert.bert.families import architectures, bert_class
-from minibert.bert.weights import HEADS
+from minibert.bert.rows import HEADS
 from minibert.models import heads
 from minibert.models.bert import BertModel
 from minibert.models.loading import find_model

@@ -27,7 +27,7 @@ from minibert.bert.families import EXTRA, FAMILIES
 from minibert.bert.modernbert import FORWARDS
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS
+from minibert.bert.rows import HEADS
 from minibert.trace.table import words_of
 
 

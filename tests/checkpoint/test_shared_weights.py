@@ -98,7 +98,7 @@ def test_files_per_compute_type_and_processor(small_folder: Path, cache: Path, m
     assert len(mapped_files(cache)) == len(TYPES) + 1
 
 
-@pytest.mark.parametrize("name", sorted(minibert.bert.weights.HEADS))
+@pytest.mark.parametrize("name", sorted(minibert.bert.rows.HEADS))
 def test_models_with_heads_share_the_encoder(name: str, folder_of: Any, cache: Path) -> None:
     folder, inputs, loader = folder_of(name), inputs_of(name), getattr(minibert, name)
     expected = logits_of(loader.from_pretrained(folder)(**inputs))

@@ -1,6 +1,6 @@
 """What every family must do: the numbers, heads, files, traces and answers of transformers.
 
-A new family is a record in minibert/bert/families.py and one in tests/support/families.py. All tests of this file run
+A new family is a record in minibert/bert/families/ and one in tests/support/families.py. All tests of this file run
 on it, and those of test_family_configs.py, tests/tokenizer/test_families.py and tests/parity/test_families.py.
 """
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.bert.weights import HEADS
+from minibert.bert.rows import HEADS
 from minibert.checkpoint.files import locate
 from minibert.models.loading import load_weights
 from minibert.models.stored import find_heads

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
-from minibert.bert.weights import HEADS
+from minibert.bert.rows import HEADS
 from minibert.cli import main
 from minibert.encode.plan import Plan
 from minibert.models.fingerprint import NOT_COMPARED, differences

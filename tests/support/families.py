@@ -250,8 +250,8 @@ def modules_of(theirs: Any, **given: Any) -> tuple[dict[str, np.ndarray], Any]:
         output = theirs(**{name: torch.as_tensor(array) for name, array in given.items()}, output_hidden_states=True)
     for hook in hooks:
         hook.remove()
-    if theirs.config.model_type == "albert":
-        values = {name: array for name, array in values.items() if "layer_groups" not in name and "pooler" not in name}
+    if shared := FAMILIES[theirs.config.model_type].shared_layers:
+        values = {name: array for name, array in values.items() if shared not in name and "pooler" not in name}
     return values, output
 
 

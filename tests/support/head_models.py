@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 
-from minibert.bert.weights import HEADS
+from minibert.bert.rows import HEADS
 from tests.support.random_checkpoints import sizes, vary
 
 CLASSES = tuple(HEADS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import minibert
 from minibert.bert.families import FAMILIES
-from minibert.bert.weights import HEADS, head_of
+from minibert.bert.rows import HEADS, head_of
 from minibert.trace.layout import Layout, Sizes
 from minibert.trace.table import words_of
 
