@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_026,
+    "core": 14_098,
     "vectors": 4_899,
     "lenses": 5_101,
     "apps": 7_604,
     "tests": 33_180,
     "benchmarks": 4_154,
-    "words": 49_780,
+    "words": 49_782,
 }
 SLACK = {"words": 300}
 

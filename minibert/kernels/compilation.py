@@ -43,6 +43,7 @@ _OPTIONS: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
     "_nrt": False,
+    "forceinline": False,  # else a function that an inlined one calls would be inlined, too
 }
 
 # LLVM's names of processors that have the features of a level, and of the features that they do not have. Without
@@ -96,7 +97,7 @@ def function(body: Callable[..., Any]) -> Callable[..., Any]:
 
 def inline(body: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a small function into each place that calls it."""
-    return numba.njit(forceinline=True, **_OPTIONS)(body)
+    return numba.njit(**{**_OPTIONS, "forceinline": True})(body)
 
 
 def compile_library(name: str, compiled: Any, count: int, triple: str = "") -> bytes:
