@@ -30,7 +30,7 @@ from minibert.models.stored import named_arrays
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import inputs_of, logits_of, make_model
 from tests.support.outcomes import python
-from tests.support.random_checkpoints import random_successor
+from tests.support.random_checkpoints import random_successor, sizes
 from tests.support.refusals import check_refused
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
@@ -163,6 +163,8 @@ def test_a_changed_checkpoint_gets_new_weights(tmp_path: Path, cache: Path, monk
     assert states(BertModel.from_pretrained(one, shared_weights=True)) == expected[other] != expected[one]
 
 
+IDS_OF = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
+SMALL = sizes(V=60, H=24, L=3, A=3, F=40, P=64) | IDS_OF
 CHANGED: list[tuple[str, dict[str, Any]]] = [
     ("gte", {"type_vocab_size": 0}),
     *(
@@ -182,7 +184,7 @@ def test_a_config_that_decides_other_arrays_gets_files_of_its_own(
 ) -> None:
     """As without sharing, one config after the other, whether the model loads or is refused."""
     opposite = {name: not value for name, value in change.items() if isinstance(value, bool)}
-    folder = random_successor(tmp_path / "model", family, **opposite)
+    folder = random_successor(tmp_path / "model", family, **SMALL, **opposite)
     fields = json.loads((folder / "config.json").read_text())
 
     def outcome(**options: bool) -> Any:

@@ -55,21 +55,21 @@ def normal(*shape: int, seed: int = 0) -> FloatArray:
 # --- the product -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("compute_type", TYPES)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_product_has_the_bits_of_its_twin(case: OpCase, compute_type: str, num_threads: int) -> None:
+def test_a_product_has_the_bits_of_its_twin(case: OpCase, compute_type: str) -> None:
     arguments = encoder_arguments(case)
     before = [v.tobytes() for v in (arguments["x"], arguments["linear"].weight, arguments["linear"].bias)]
-    twin_ops = low_precision.make_ops(compute_type)
-    found, twin = case.run(make_ops(num_threads, compute_type=compute_type), arguments), case.run(twin_ops, arguments)
-    assert [v.tobytes() for v in (arguments["x"], arguments["linear"].weight, arguments["linear"].bias)] == before
-    assert found.dtype == np.float32
-    assert found.flags.c_contiguous
-    if arguments.get("activation") not in (None, "relu"):  # the other formulas differ by rounding
-        np.testing.assert_allclose(found, twin, rtol=2e-6, atol=2e-6)
-    else:
-        np.testing.assert_array_equal(found, twin)
+    twin = case.run(low_precision.make_ops(compute_type), arguments)
+    for num_threads in (1, 3):
+        found = case.run(make_ops(num_threads, compute_type=compute_type), arguments)
+        assert [v.tobytes() for v in (arguments["x"], arguments["linear"].weight, arguments["linear"].bias)] == before
+        assert found.dtype == np.float32
+        assert found.flags.c_contiguous
+        if arguments.get("activation") not in (None, "relu"):  # the other formulas differ by rounding
+            np.testing.assert_allclose(found, twin, rtol=2e-6, atol=2e-6)
+        else:
+            np.testing.assert_array_equal(found, twin)
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
@@ -105,15 +105,17 @@ def test_maps_outside_of_the_encoder_are_those_of_float32(compute_type: str) -> 
 ATTENTION_CASES = [case for case in OP_CASES if case.op == "attention"]
 
 
-def assert_attention_has_the_bits_of_its_twin(arguments: Arguments, num_threads: int = 1) -> list[Any]:
-    """Compare all compute types of low precision, and return what they give."""
+def assert_attention_has_the_bits_of_its_twin(arguments: Arguments, *more_threads: int) -> list[Any]:
+    """Compare all compute types of low precision, by one and more threads, and return what one gives."""
     results = []
     for compute_type in LOW:
         with np.errstate(all="ignore"):
             twin = compute(low_precision.make_ops(compute_type), "attention", **arguments)
-        results.append(compute(make_ops(num_threads, compute_type=compute_type), "attention", **arguments))
-        for array, expected in zip(oracle.arrays(results[-1]), oracle.arrays(twin), strict=True):
-            np.testing.assert_array_equal(array, expected)
+        found = [compute(make_ops(n, compute_type=compute_type), "attention", **arguments) for n in (1, *more_threads)]
+        for one in found:
+            for array, expected in zip(oracle.arrays(one), oracle.arrays(twin), strict=True):
+                np.testing.assert_array_equal(array, expected)
+        results.append(found[0])
     return results
 
 
@@ -122,12 +124,11 @@ def self_attention(query: FloatArray, key: FloatArray, value: FloatArray) -> Arg
     return {"query": query, "key": key, "value": value, "cu_seqlens": cu_seqlens, "num_heads": 1}
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("case", ATTENTION_CASES, ids=str)
-def test_attention_has_the_bits_of_its_twin(case: OpCase, num_threads: int) -> None:
+def test_attention_has_the_bits_of_its_twin(case: OpCase) -> None:
     arguments = case.arguments()
     exact, size = compute(oracle.OPS, "attention", **arguments), np.abs(arguments["value"]).max(initial=0)
-    results = assert_attention_has_the_bits_of_its_twin(arguments, num_threads)
+    results = assert_attention_has_the_bits_of_its_twin(arguments, 3)
     errors = (1e-3, 3e-3, 4e-3), (1e-3, 3e-3, 4e-3), (2e-2, 0.2, 0.2)
     for found, (of_scores, of_probs, of_context) in zip(results, errors, strict=True):
         for array, expected, error in ((found.scores, exact.scores, of_scores), (found.probs, exact.probs, of_probs)):
@@ -137,14 +138,17 @@ def test_attention_has_the_bits_of_its_twin(case: OpCase, num_threads: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("S", "D"), [(101, 32), (51, 64), (64, 64), (65, 50), (26, 129), (193, 17), (3300, 1), (2, 1700)]
+    ("S", "D"),
+    [
+        *((101, 32), (51, 64), (64, 64), (65, 50), (26, 129), (193, 17), (1100, 1), (2, 1700)),
+        pytest.param(3300, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_attention_of_large_heads_has_the_bits_of_its_twin(S: int, D: int) -> None:
     """AMX multiplies these, in steps of 16 queries and of 64 features or tokens."""
     query, key, value = normal(3, S, 2 * D)
     arguments = self_attention(query, key, value) | {"num_heads": 2}
-    for num_threads in (1, 2):
-        assert_attention_has_the_bits_of_its_twin(arguments, num_threads)
+    assert_attention_has_the_bits_of_its_twin(arguments, 2)
 
 
 @pytest.mark.parametrize("S", [1, 15, 16, 17, 35, 410])
@@ -172,7 +176,10 @@ def test_attention_of_numbers_of_any_size_has_the_bits_of_the_twin(S: int, which
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("S", "D"), [(1, 1), (9, 2), (2000, 32), (700, 128), (40, 1000), (2, 140_000)])
+@pytest.mark.parametrize(
+    ("S", "D"),
+    [*((1, 1), (9, 2), (700, 128), (40, 1000), (2, 140_000)), pytest.param(2000, 32, marks=pytest.mark.slow)],
+)
 def test_the_largest_sums_of_attention_do_not_overflow(S: int, D: int, sign: int) -> None:
     """Each product is the largest: all queries and keys are equal, and so are all values."""
     query, value = np.ones((S, D), np.float32), np.full((S, D), sign, np.float32)
@@ -194,7 +201,7 @@ def test_int8_multiplies_four_bytes_at_once_where_a_processor_can(name: str, mon
         assert keys.dot.in_tiles == values.dot.in_tiles == (in_tiles and name == "x86-64-amx")
 
 
-@pytest.mark.parametrize("S", [3, 512, 1900, 3956])
+@pytest.mark.parametrize("S", [3, 512, 1900, pytest.param(3956, marks=pytest.mark.slow)])
 def test_equal_probs_give_the_mean(S: int) -> None:
     query, value = np.zeros((S, 2), np.float32), normal(S, 2)
     value[:, 1] = 1
@@ -534,7 +541,7 @@ def encode(folder: Path, compute_type: str, texts: tuple[str, ...]) -> FloatArra
 
 
 @pytest.mark.parametrize(("compute_type", "limit"), [("int16", 5e-7), ("int8_int16", 1e-4), ("int8", 4e-4)])
-@pytest.mark.parametrize("count", [200, pytest.param(2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(2500, marks=pytest.mark.slow)])
 @needs_data
 def test_sentence_vectors_of_real_texts(minilm_folder: Path, compute_type: str, limit: float, count: int) -> None:
     lines = udhr_lines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tests.support import oracle
 from tests.support.native import native
 
 
+@functools.cache  # each is compiled once
 def lane_by_lane(vector_function):
     """Turn a function of vectors into a function of an array whose length is a multiple of WIDTH."""
 

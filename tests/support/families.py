@@ -6,11 +6,12 @@ import copy
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -189,6 +190,26 @@ SAMPLES["esm"] = Sample(
 )
 ROTARY = tuple(family for family in FAMILIES if FAMILIES[family].theta)
 PAIRS = [(family, kind) for family in FAMILIES for kind in SAMPLES[family].kinds]
+
+
+def _forward(family: str) -> dict[str, Any]:
+    """Return the record of a family without its names and defaults."""
+    names = ("model_type", "class_name", "field", "defaults", "inputs")
+    return {name: value for name, value in vars(FAMILIES[family]).items() if name not in names}
+
+
+_FORWARDS = {family: _forward(family) for family in FAMILIES}
+OTHER_NAMES = [family for i, family in enumerate(FAMILIES) if _FORWARDS[family] in [*_FORWARDS.values()][:i]]
+"""The families that are another name of the forward of one before them."""
+
+
+def by_forward(cases: Iterable[Any]) -> list[Any]:
+    """Return cases, each a family or a tuple that begins with one; those of another name of a forward are slow."""
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=pytest.mark.slow if values[0] in OTHER_NAMES else ()))
+    return marked
 
 
 def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
