@@ -23,7 +23,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
     makers: dict[str, Callable[[], parity.Subject]] = {
         **{name: functools.partial(parity.successor_subject, folder / name, name) for name in parity.SUCCESSORS},
         "MiniLM": lambda: parity.minilm_subject(english_texts()),
-        "2 x 768": lambda: parity.base_subject(folder / "two", 2),
+        "1 x 768": lambda: parity.base_subject(folder / "one", 1),
         "12 x 768": lambda: parity.base_subject(folder / "base"),
         "odd": lambda: parity.odd_subject(folder / "odd"),
     }
@@ -41,7 +41,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
 @pytest.mark.parametrize(
     ("name", "states"),
     [
-        *(("MiniLM", 7), ("2 x 768", 3), ("odd", 4), pytest.param("12 x 768", 13, marks=pytest.mark.slow)),
+        *(("MiniLM", 7), ("1 x 768", 2), ("odd", 4), pytest.param("12 x 768", 13, marks=pytest.mark.slow)),
         *(pytest.param(name, int(name.split()[1]) + 1, marks=pytest.mark.slow) for name in parity.SUCCESSORS),
     ],
 )

@@ -247,7 +247,8 @@ def hostile(chance: random.Random, entries: dict[str, bytes]) -> bytes:
     return content[:split] + damaged_bytes(content[split:], chance)
 
 
-def test_2000_hostile_files_are_refused_or_give_tensors_within_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [400, pytest.param(2000, marks=pytest.mark.slow)])
+def test_hostile_files_are_refused_or_give_tensors_within_the_file(tmp_path: Path, count: int) -> None:
     """Nothing runs, and memory is bounded."""
     path, chance, outcomes = tmp_path / "x.bin", random.Random(0), Counter[str]()
     tensors = {name: state_dict()[name] for name in ("weight", "tied", "columns", "parameter", "int64")}
@@ -255,7 +256,7 @@ def test_2000_hostile_files_are_refused_or_give_tensors_within_the_file(tmp_path
     older = before_zip(OrderedDict(tensors))
     pickles = older.rindex(b"e.")  # what follows are numbers
     tracemalloc.start()
-    for _ in range(2000):
+    for _ in range(count):
         zipped_or_older = (
             hostile(chance, chance.choice(originals)),
             damaged_bytes(older[:pickles], chance) + older[pickles:],
@@ -273,6 +274,6 @@ def test_2000_hostile_files_are_refused_or_give_tensors_within_the_file(tmp_path
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8e6
-    assert outcomes["read"] + outcomes["refused"] == 2000
-    assert min(outcomes["read"], outcomes["refused"]) > 50
+    assert outcomes["read"] + outcomes["refused"] == count
+    assert min(outcomes["read"], outcomes["refused"]) > count // 40
     REPORT.append(f"hostile files of torch.save: {dict(outcomes)}; nothing ran")

@@ -485,14 +485,29 @@ def test_a_build_that_fails_says_why(package: Path, tmp_path: Path, monkeypatch:
         build._compile(package, LEVELS["x86-64"], tmp_path / "library")
 
 
-@pytest.mark.parametrize(
-    ("level", "machine"),
-    [
-        ("x86-64-amx", 62),  # chosen where the processor has AMX, and most machines that run this test do not
-        pytest.param("arm64", 183, marks=pytest.mark.slow),
-        pytest.param("arm64-dotprod", 183, marks=pytest.mark.slow),
-    ],
-)
+# Compiles one kernel, not all of a level.
+ONE_KERNEL = """
+from pathlib import Path
+from minibert.kernels.compilation import compile_library, function
+from minibert.kernels.gemm import make_linear_chunk
+from minibert.kernels.processor import words_of
+linear_chunk = make_linear_chunk(words_of("int8"))
+@function
+def run(task, chunk, scratch):
+    linear_chunk(task, chunk, scratch)
+Path("library").write_bytes(compile_library("run", run, 3))
+"""
+
+
+@pytest.mark.parametrize(("level", "machine"), [("x86-64-amx", 62), ("arm64-dotprod", 183)])
+def test_a_kernel_of_another_processor_can_be_made(level: str, machine: int, tmp_path: Path) -> None:
+    done = outcomes.python("-c", ONE_KERNEL, folder=tmp_path, MINIBERT_COMPILED_LEVEL=level)
+    assert done.returncode == 0, done.stderr
+    assert int.from_bytes((tmp_path / "library").read_bytes()[18:20], "little") == machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("level", "machine"), [("x86-64-amx", 62), ("arm64", 183), ("arm64-dotprod", 183)])
 def test_the_kernels_of_another_processor_can_be_made(
     level: str, machine: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -290,10 +291,17 @@ ALBERT_TOKENS = ["<pad>", "<unk>", "[CLS]", "[SEP]"]
 WITH_VOCABULARY = tuple(family for family in SAMPLES if SAMPLES[family].has_vocabulary)
 
 
-def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
-    """Train the library's tokenizer; what a class of transformers adds is not there yet."""
+def train(family: str, texts: Iterable[str], size: int) -> Tokenizer:
+    """Return the library's tokenizer, trained once for all families of its class; what a class adds is not there yet.
+
+    Nobody may change it.
+    """
+    return _trained(SAMPLES[family].tokenizer, family == "eurobert", tuple(texts), size)
+
+
+@functools.cache
+def _trained(name: str, is_eurobert: bool, texts: tuple[str, ...], size: int) -> Tokenizer:
     options: dict[str, Any] = {"vocab_size": size, "show_progress": False}
-    name = SAMPLES[family].tokenizer
     if name == "RobertaTokenizer":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -304,7 +312,7 @@ def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
     elif name == "EsmTokenizer":
         return Tokenizer(models.WordLevel({token: i for i, token in enumerate(ESM_TOKENS)}, unk_token="<unk>"))
     elif name == "PreTrainedTokenizerFast":
-        return (_train_eurobert if family == "eurobert" else _train_modernbert)(texts, size)
+        return (_train_eurobert if is_eurobert else _train_modernbert)(texts, size)
     elif name in ("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer"):
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
