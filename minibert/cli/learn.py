@@ -36,6 +36,13 @@ def add_verbs(verbs: Any) -> None:
         {_LESSON}
         """
     add_verb(parts, _check, text, seconds={"type": float})
+    text = """page: write a page that runs BERT and the functions in a browser
+        Write a file of about 1 MB. A browser that opens it computes hidden states with tiny.py, and checks the
+        functions, without an installation: it fetches Python (Pyodide) and the model, or reads the model's files.
+        FILE: the .html file to write
+        --pyodide ADDRESS: a folder of a release of Pyodide (default: that of its makers)
+        """
+    add_verb(parts, _page, text)
 
 
 def _start(arguments: argparse.Namespace) -> None:
@@ -43,6 +50,13 @@ def _start(arguments: argparse.Namespace) -> None:
 
     start(arguments.file)
     print(f"{arguments.file}: eleven functions to fill in. Check them with: minibert learn check {arguments.file}")
+
+
+def _page(arguments: argparse.Namespace) -> None:
+    from minibert.learn.files import write_page
+
+    write_page(arguments.file, **chosen(arguments, ("pyodide",)))
+    print(f"{arguments.file}: open it in a browser.")
 
 
 def _check(arguments: argparse.Namespace) -> int:

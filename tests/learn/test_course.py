@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
 import subprocess
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,21 @@ def test_start_writes_functions_that_are_not_filled_in(tmp_path: Path, capsys: A
     assert {one.status for one in found} == {"empty"}
     assert main(["learn", "start", str(tmp_path / "mine.txt")]) == 1
     assert ".py" in capsys.readouterr().err
+
+
+def test_a_page_has_the_sources(tmp_path: Path, capsys: Any) -> None:
+    """tests/test_browser_python.py opens it."""
+    path = tmp_path / "bert.html"
+    assert main(["learn", "page", str(path), "--pyodide", "https://example.org/a"]) == 0
+    text = path.read_text(encoding="utf-8")
+    assert 'PYODIDE = "https://example.org/a/"' in text
+    [archive] = re.findall(r'ARCHIVE = "([A-Za-z0-9+/=]+)"', text)
+    sources = zipfile.ZipFile(io.BytesIO(base64.b64decode(archive)))
+    root = Path(minibert.__file__).parent
+    for name in ("bert/tiny.py", "learn/exercises.txt", "__init__.py"):
+        assert sources.read(f"minibert/{name}") == (root / name).read_bytes()
+    assert main(["learn", "page", str(tmp_path / "bert.txt")]) == 1
+    assert ".html" in capsys.readouterr().err
 
 
 def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path, capsys: Any) -> None:
