@@ -42,6 +42,7 @@ def add_verbs(verbs: Any) -> None:
         --markdown FILE: write the report for a pull request or a paper
         --all: show every row of a long table
         --port TEXT: what made the dump, with its version, for the report
+        --weights PATH: the weights of the port, such as a .gguf file: they are compared first, and then used
         --no-diagnosis: do not look for the cause
         """
     raw, budget = {"action": "append", "type": _raw}, {"type": _budget}
@@ -124,7 +125,7 @@ def _check(arguments: argparse.Namespace) -> int:
         waiting.start()
 
     try:
-        options = {"raw": dict(arguments.raw or ()), **chosen(arguments, ("budget", "diagnosis", "port"))}
+        options = {"raw": dict(arguments.raw or ()), **chosen(arguments, ("budget", "diagnosis", "port", "weights"))}
         on_table = None if arguments.json == "-" else print_table
         report = check(subject, arguments.dump, inputs, names=names, on_table=on_table, **options)
     except NothingComparedError as error:

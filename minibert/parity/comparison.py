@@ -23,7 +23,9 @@ from minibert.parity.diagnosis.unseen import unseen
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
+from minibert.parity.llama_words import llama_mistake
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
+from minibert.parity.port_weights import with_weights
 from minibert.parity.report import UNIT, Report, Row, about
 from minibert.parity.symbols import ENTRIES, FIRST_STATES, states_of
 from minibert.parity.truth import (
@@ -65,6 +67,7 @@ def check(
     diagnosis: bool = True,
     on_table: Callable[[Report], None] | None = None,
     port: str = "",
+    weights: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Compare the values that another implementation computed with the true values, and say what is wrong.
 
@@ -90,6 +93,9 @@ def check(
         It is called with the report without causes, before the search for a cause. That search can take many seconds.
     port : str
         What made the dump, with its version, for the report.
+    weights : path, optional
+        The weights of the port, such as a GGUF file, a folder or a hub id. A warning says how they differ from those of
+        the model; the values are then compared with a forward that has them, so that only other mistakes are left.
 
     Raises
     ------
@@ -98,8 +104,10 @@ def check(
     TypeError, ValueError, OSError, MemoryError
         An argument is wrong, or a file cannot be read.
     """
-    subject = Subject.of(model)
+    subject, rounded = Subject.of(model), list[str]()
     _check_budget(budget)
+    if weights is not None:
+        subject, rounded = with_weights(subject, weights)
     arrays = as_dump(dump) if isinstance(dump, Mapping) else read_dump(dump, raw)
     source = printable(os.fspath(inputs)) if isinstance(inputs, str | os.PathLike) else ""
     if inputs is None:
@@ -120,11 +128,12 @@ def check(
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
         facts = about(subject, taken, source, dump, arrays) | {"port": port}
+        facts |= {} if weights is None else {"weights of the port": printable(os.fspath(weights))}
         facts |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
         comparison = _Comparison(subject, taken, budget, [] if wrong_inputs else matched.values)
         report = comparison.report(findings, facts)
         report.notes[:0] = [*matched.notes, *notes, *more]
-        report.warnings[:0] = transposed
+        report.warnings[:0] = [*rounded, *transposed]
         report.unknown[:0] = matched.unknown
         if len(report.unknown) > len(report.names) and not wrong_inputs:
             counts = f"({len(report.unknown)}) than were compared ({len(report.names)})"
@@ -218,9 +227,9 @@ class _Comparison:
         if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged: that is the cause
             return report
         model, padded = self._subject.model, Padded.of(self._subject.config, self._inputs)
-        causes = diagnose(
-            model, padded, port, wrong, budget=RMS, recipe=_recipe(self._subject), rows=labels, holds=holds
-        )
+        more = [] if self._subject.tokenizer is None else [llama_mistake(self._subject.tokenizer)]
+        options: dict[str, Any] = {"budget": RMS, "recipe": _recipe(self._subject), "rows": labels, "holds": holds}
+        causes = diagnose(model, padded, port, wrong, **options, more=more)
         own = {name for cause in causes for name in cause.names}
         marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
         return dataclasses.replace(report, names=marked, diagnosis=causes or report.diagnosis)

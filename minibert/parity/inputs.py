@@ -17,9 +17,11 @@ from minibert._utils.validation import IntArray, brief, counted, some_of
 from minibert.checkpoint.safetensors import safetensors_library
 from minibert.errors import ModelFormatError
 from minibert.models.inputs import INPUTS
+from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.finding import Finding
-from minibert.parity.truth import HALF_PRECISIONS, Padded, Subject, round_to
+from minibert.parity.llama_words import llama_mistake
+from minibert.parity.truth import HALF_PRECISIONS, InapplicableError, Padded, Subject, round_to
 from minibert.tokenizer.batch import pad_rows
 from minibert.trace.edits import copied_array
 
@@ -229,6 +231,9 @@ def check_inputs(
         if expected is None or (name not in inputs and ids.shape != expected.shape):
             notes.append(f"{name} in the dump, of shape {ids.shape}, was not compared: it is not in the inputs.")
             continue
+        if name == "input_ids" and (llama := _of_llama(subject, padded, ids)) is not None:
+            findings.append(Finding(llama.text, llama.id, (name,), 1.0, llama.remedy))
+            continue
         if ids.shape != expected.shape:
             text = f"{name} has shape {ids.shape} in the dump; expected {expected.shape}."
         else:
@@ -241,6 +246,20 @@ def check_inputs(
         text += " So the values are not compared."
         findings.append(Finding(text, "", (name,), 0.0, "Give both the same integers, or repair the tokenizer first."))
     return findings, notes
+
+
+def _of_llama(subject: Subject, right: Padded, ids: Array) -> Mistake | None:
+    """Return the mistake of llama.cpp's normalizer, if the visible ids of all rows are its ids."""
+    if subject.tokenizer is None or len(ids) != len(right.ids):
+        return None
+    mistake = llama_mistake(subject.tokenizer)
+    try:
+        made = right if mistake.inputs is None else mistake.inputs(right, subject.config)
+    except InapplicableError:
+        return None
+    rows = (row[mask] for row, mask in zip(made.ids, made.mask, strict=True))
+    same = all(np.array_equal(own[: len(row)], row) for own, row in zip(ids, rows, strict=True))
+    return mistake if same else None
 
 
 def _row(subject: Subject, name: str, row: Array) -> str:

@@ -44,6 +44,7 @@ def diagnose(
     recipe: Recipe | None = None,
     rows: Sequence[str] = (),
     holds: Mapping[str, str] | None = None,
+    more: Sequence[Mistake] = (),
 ) -> list[Finding]:
     """Say which known mistakes explain the difference between a port and the truth.
 
@@ -59,6 +60,7 @@ def diagnose(
     recipe : how the vector of a text is made; None if that is not known
     rows : what each row of the inputs is, for example its text
     holds : mapping of names of `port` to the names whose values they hold, if that is known
+    more : mistakes with the ids that the catalogue does not have, such as those that need a tokenizer
 
     Returns
     -------
@@ -67,7 +69,7 @@ def diagnose(
     """
     if not wrong:
         return []
-    search = Search(Replay(model, inputs, port, recipe), budget)
+    search = Search(Replay(model, inputs, port, recipe), budget, more)
     return _Diagnosis(search, port, list(wrong), rows).findings(holds or {})
 
 

@@ -91,6 +91,7 @@ class Search:
     ----------
     replay : Replay         the port's values
     budget : float          the RMS error that is right, in units
+    more : mistakes with the ids that the catalogue does not have
 
     Attributes
     ----------
@@ -101,8 +102,8 @@ class Search:
     untried : list of str           names for which several mistakes at once were not tried
     """
 
-    def __init__(self, replay: Replay, budget: float) -> None:
-        self.replay, self.budget = replay, budget
+    def __init__(self, replay: Replay, budget: float, more: Sequence[Mistake] = ()) -> None:
+        self.replay, self.budget, self.more = replay, budget, more
         self.model, self.inputs = replay.model, replay.inputs
         self.measured = replay.measure()
         self.chosen: list[Mistake] = []

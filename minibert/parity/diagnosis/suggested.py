@@ -32,6 +32,7 @@ def suggest(search: Search, target: str) -> Iterator[Mistake]:
     """Yield mistakes that are read from the port's values."""
     yield from itertools.chain(_ids(search, target), _added(search, target), _pooled(search, target))
     if LOOK_UPS[0] in map(symbol_of, search.replay.segments[target]):
+        yield from search.more
         yield from rounded_weights()
     layer = _layer_of(search, target)
     yield from (layer_mistake(i) for i in range(search.model.config.num_hidden_layers) if layer not in (None, i))

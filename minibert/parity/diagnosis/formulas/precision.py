@@ -66,6 +66,8 @@ ROUNDINGS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "q4_0": _in_blocks(_q4_0),
     "int8": lambda weight, whole: _whole(weight, np.abs(whole).max(), 127),
     "int8-rows": lambda weight, whole: _whole(weight, np.abs(weight).max(axis=-1, keepdims=True), 127),
+    "int4": lambda weight, whole: _whole(weight, np.abs(whole).max(), 7),
+    "int4-rows": lambda weight, whole: _whole(weight, np.abs(weight).max(axis=-1, keepdims=True), 7),
 }
 """The roundings of weights, of rows and the whole matrix that they belong to: blocks of ggml, one scale, one a row."""
 

@@ -1,0 +1,68 @@
+"""The ids of llama.cpp's tokenizer of BERT: words lose vowel signs, and Korean syllables all but their first letter.
+
+BERT decomposes each letter (NFD) and drops the marks without a width (category Mn). llama.cpp drops all marks, so also
+the vowel signs of Hindi, Bengali and Tamil (Mc), and keeps only the first letter of a decomposition.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/b4000/src/llama-vocab.cpp, llm_tokenizer_wpm_session::preprocess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import unicodedata
+from typing import Any
+
+import numpy as np
+
+from minibert.bert.config import BertConfig
+from minibert.parity.diagnosis.mistake import Mistake
+from minibert.parity.truth import InapplicableError, Padded
+
+_CONTINUED = "##"
+
+
+def llama_word(word: str) -> str:
+    """Return a word as llama.cpp looks it up."""
+    first = (unicodedata.normalize("NFD", letter)[0] for letter in unicodedata.normalize("NFC", word))
+    return "".join(letter for letter in first if not unicodedata.category(letter).startswith("M"))
+
+
+def llama_mistake(tokenizer: Any) -> Mistake:
+    """Return the mistake of these ids, for the inputs of a tokenizer of WordPiece; of another one, it is not possible.
+
+    A word that is [UNK] in the inputs stays so, because its letters are not known.
+    """
+
+    def changed(ids: list[int]) -> list[tuple[int, int]]:
+        """Return the new ids, each with the index of the old one whose token type it has."""
+        tokens, made = tokenizer.convert_ids_to_tokens(ids), list[tuple[int, int]]()
+        begins = [i for i, token in enumerate(tokens) if not token.startswith(_CONTINUED)] + [len(tokens)]
+        for begin, end in itertools.pairwise(sorted({0, *begins})):
+            word = "".join(token.removeprefix(_CONTINUED) for token in tokens[begin:end])
+            own = list(ids[begin:end])
+            if llama_word(word) != unicodedata.normalize("NFC", word):
+                own = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(llama_word(word)))
+            made += [(id, begin) for id in own]
+        return made
+
+    def inputs(right: Padded, config: BertConfig) -> Padded:
+        if right.embeds is not None or not any(token.startswith(_CONTINUED) for token in tokenizer.vocab):
+            raise InapplicableError("the tokenizer is not one of WordPiece, or the inputs are not ids")
+        ids, types, mask = right.ids.copy(), right.types.copy(), right.mask.copy()
+        for row in range(len(ids)):
+            columns = np.flatnonzero(right.mask[row])
+            pairs = changed(right.ids[row, columns].tolist())
+            if len(pairs) > len(columns):
+                raise InapplicableError("a row has no room for these ids")
+            kept = columns[: len(pairs)]
+            ids[row, kept] = [id for id, _ in pairs]
+            types[row, kept] = [right.types[row, columns[old]] for _, old in pairs]
+            mask[row, columns[len(pairs) :]] = False
+        if np.array_equal(ids, right.ids) and np.array_equal(mask, right.mask):
+            raise InapplicableError("no word has vowel signs or syllables")
+        return dataclasses.replace(right, ids=ids, types=types, mask=mask)
+
+    text = "input_ids: they are those of llama.cpp's normalizer, which drops vowel signs and parts of Korean syllables"
+    remedy = "Give the ids of the model's own tokenizer; llama.cpp and Ollama read Hindi, Bengali, Tamil and Korean so."
+    return Mistake(("words", "probs"), inputs=inputs, id="T2.llama", template=text, cure=remedy)
