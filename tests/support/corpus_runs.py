@@ -64,7 +64,8 @@ def arguments_of(job: str, model: Path, texts: Path, folder: Path, shard_size: i
     """Return the arguments of a job whose output goes to this folder, which is made."""
     folder.mkdir(exist_ok=True)
     start, name = JOBS[UPDATES.get(job, job)]
-    options = ["-m", str(model), "--backend", "numpy", "--shard-size", str(shard_size)]
+    backend = "kernels" if job in UPDATES else "numpy"
+    options = ["-m", str(model), "--backend", backend, "--shard-size", str(shard_size)]
     options += ["--update"] if job in UPDATES else []
     return [*start, *options, "-i", str(texts), "-o", f"{folder}/{name}"]
 
@@ -198,7 +199,7 @@ def kill_at_every_moment(model: Path, scratch: Path, step: int, job: str) -> int
     texts = scratch / "texts.txt"
     for count, name in ((7, "older"), (50, "whole")):
         text_file(texts, texts_of(count))
-        assert _in_a_process(arguments_of(UPDATES.get(job, job), model, texts, scratch / name, 20)) == 0
+        assert _in_a_process(arguments_of(job, model, texts, scratch / name, 20)) == 0
     older, expected = contents(scratch / "older"), contents(scratch / "whole")
     if job == "folder":  # it must be empty
         older = {}
