@@ -40,7 +40,8 @@ _NAMES = {
     "trace.trace": "Trace",
     "util": "LoggingHandler",
     "vectors.layers": "combine_layers",
-    "vectors.token_vectors": "TokenVectors embed_tokens word_occurrences",
+    "vectors.occurrences": "word_occurrences",
+    "vectors.token_vectors": "TokenVectors embed_tokens",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _PUBLIC_MODULES = ("exact", "inside", "learn", "parity")

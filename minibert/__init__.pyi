@@ -41,8 +41,9 @@ from minibert.trace.edits import Edit, head_mask
 from minibert.trace.trace import Trace
 from minibert.util import LoggingHandler
 from minibert.vectors.layers import combine_layers
+from minibert.vectors.occurrences import word_occurrences
 from minibert.vectors.similarity import SimilarityFunction, quantize_embeddings
-from minibert.vectors.token_vectors import TokenVectors, embed_tokens, word_occurrences
+from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
 __all__ = [
     "AutoConfig",

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 
 from minibert._utils.files import check_output, os_reason, write_whole
 from minibert.cli.options import in_options
-from minibert.corpus.sources import InputLine, Source, read_input_lines
+from minibert.corpus.input_lines import read_input_lines
+from minibert.corpus.sources import InputLine, Source
 
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 

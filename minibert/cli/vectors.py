@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,8 @@ import numpy as np
 from minibert._utils.files import check_output
 from minibert._utils.validation import counted
 from minibert.cli import options, output
+from minibert.cli.files import COLUMNS, OF_COLUMNS, PROGRESS, UPDATE, has_files, inputs, run_over_files, sources_of
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
-from minibert.corpus.runs import RunOptions, Summary
-from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.encode.options import EncodeOptions, SparseOptions, TokenOptions
 from minibert.tokenizer.too_long import TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT
@@ -23,8 +20,6 @@ from minibert.vectors.layers import SUBWORD_POOLING
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
-_OF_COLUMNS = ("input_format", "text_column", "text_separator", "id_column", "html")
-_OF_FILES = (*_OF_COLUMNS, *RunOptions.__dataclass_fields__, "progress")  # of the verbs that also take texts
 _OF_SENTENCES = (
     *(name for name in EncodeOptions.__dataclass_fields__ if name not in TokenOptions.__dataclass_fields__),
     "precision",
@@ -48,8 +43,8 @@ def add_verbs(verbs: Any) -> None:
         -o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing; with --input the
             suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
-        {_inputs()}
-        {_UPDATE}
+        {inputs()}
+        {UPDATE}
         --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the numbers, with --input
         --normalize: scale each vector to length 1, even if the model does not
         --multi-vector: a vector for each token, of a model of late interaction (ColBERT); texts are its documents
@@ -86,8 +81,8 @@ def add_verbs(verbs: Any) -> None:
         -k, --top-k K = 5: lines to print
         --json: JSON lines: {{"score": ..., "id": ..., "line": ..., "text": ...}}; of vectors without "line"
         --multi-vector: FILE holds texts, and the model is one of late interaction (ColBERT)
-        {_COLUMNS}
-        {_PROGRESS}
+        {COLUMNS}
+        {PROGRESS}
         """
     search = add_verb(verbs, _search, text)
     options.add_prompt(search, "the query")
@@ -109,7 +104,7 @@ def add_verbs(verbs: Any) -> None:
         the sentence, the number of the word, the word, its pieces, the other columns of the input, the layer and the
         vector. The manifest <output>.manifest.json is written beside the output, and --resume continues an interrupted
         run.
-        {_inputs(1000)}
+        {inputs(1000)}
         -o, --output, --output_file FILE: the file to write: .npy, .jsonl for google, .parquet or .csv for words
         --format binary|google|words: format of the output (default: words for .parquet and .csv, else binary)
         --layers LAYERS = -1,-2,-3,-4: layers, such as 1-6 or -1,-2: -1 is the last layer; 0 is the embeddings' output
@@ -123,37 +118,6 @@ def add_verbs(verbs: Any) -> None:
         """
     lower_case = {"nargs": "?", "const": "true", "type": str.lower, "choices": ("true", "1", "false", "0")}
     add_model_options(add_verb(verbs, _extract, text, max_length={"type": int}, do_lower_case=lower_case))
-
-
-_COLUMNS = f"""--input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
-        --text-column NAME: column or key of the texts (default: text, form, or column_1); if it is given
-            several times, the texts are joined
-        --text-separator TEXT: between the texts of several columns; \\n and \\t are a newline and a tab (default: \\n)
-        --html: the texts are HTML; take their text
-        --id-column NAME: column or key of the ids (default: numbers of the lines, from 0)"""
-_PROGRESS = """--progress auto|always|never = auto: show the count and the time left: a bar on a terminal, elsewhere a
-            line each 30 seconds; with always also one at the end"""
-
-
-_UPDATE = """--update: keep the vectors of all texts that OUT has, compute new and changed ones, and leave removed ones
-            out; OUT stays as it was until the new one is complete, and --update continues an interrupted one
-        --recompute: with --update: compute all texts again if the model or an option is another one"""
-
-
-def _inputs(shard_size: int = 10_000) -> str:
-    """Return the options for files of texts: which files, how they are read, and how a run is saved."""
-    return f"""
-        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv, .tsv, .conllu or .conll, each also
-            as .gz, or .parquet; "-" is the standard input
-        {_COLUMNS}
-        --on-error {"|".join(ON_ERROR)} = stop: if lines cannot be used: stop and compute nothing, skip these lines, or
-            keep their rows without vectors
-        --on-empty {"|".join(ON_EMPTY)} = keep: if texts are null or without a visible character: compute them as they
-            are (null is then an error), keep their rows without vectors, leave them out, or stop and compute nothing
-        --resume: continue an interrupted run, or start one if there is none
-        --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
-        {_PROGRESS}
-        """
 
 
 def _add_vector_options(parser: argparse.ArgumentParser) -> None:
@@ -178,8 +142,8 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
 def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str]) -> None:
     """Add the files, and the options of the verbs whose output is JSON lines."""
     text = f"""
-        {_inputs()}
-        {_UPDATE}
+        {inputs()}
+        {UPDATE}
         -o, --output FILE: with --input: the .jsonl file to write
         --truncation {"|".join(truncation)} = warn: if a text is too long
         {options.BATCH_SIZE}
@@ -191,7 +155,7 @@ def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str
 
 def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
     """Return the texts, or None if files are given; raise for options that contradict each other or a wrong output."""
-    if not _has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
+    if not has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
         return output.read_texts(arguments.texts)
     check_output(arguments.output, (".jsonl",))
     return None
@@ -212,7 +176,7 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    if _has_files(arguments, for_texts=("precision",), for_files=("dtype",)):
+    if has_files(arguments, for_texts=("precision",), for_files=("dtype",)):
         _embed_files(arguments)
         return
     if arguments.output is not None:
@@ -240,7 +204,7 @@ def _embed_files(arguments: argparse.Namespace) -> None:
     keywords = _encode_options(arguments)
     what = f"vectors of tokens ({{n_tokens}}, {{width}}) {arguments.dtype}"
     what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
-    _run_over_files(arguments, embed_corpus, _load(arguments), what=what, dtype=arguments.dtype, **keywords)
+    run_over_files(arguments, embed_corpus, _load(arguments), what=what, dtype=arguments.dtype, **keywords)
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
@@ -249,7 +213,7 @@ def _sparse(arguments: argparse.Namespace) -> None:
     if texts is None:
         from minibert.corpus.embed import sparse_corpus
 
-        _run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **keywords)
+        run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **keywords)
         return
     for text, vector in zip(texts, model.encode(texts, **keywords), strict=True):
         if arguments.json:
@@ -295,7 +259,7 @@ def _search(arguments: argparse.Namespace) -> None:
 def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
     from minibert.vectors.search import semantic_search
 
-    (source,) = _sources(arguments, [arguments.file])
+    (source,) = sources_of(arguments, [arguments.file])
     lines = [line for line in output.usable_lines(source) if not line.empty]
     if not lines:
         raise ValueError(f"{source.name} does not hold a text to search in; give a file with texts.")
@@ -316,7 +280,7 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
     path, file, parser = arguments.file, VectorFile(arguments.file), arguments.parser
     fixed = [name for name in EncodeOptions.__dataclass_fields__ if name not in _OF_QUERIES and file.manifest]
     fixed += ["prompts", "compute_type"] if file.manifest else []
-    of_texts = {*_OF_COLUMNS} - {"text_column"}
+    of_texts = {*OF_COLUMNS} - {"text_column"}
     parser.refuse((*of_texts, *fixed), f"is for texts, and {path} holds vectors; leave it out.")
     name, how = arguments.model if "model" in parser.given else None, options.loading(arguments)
     model, keywords = file.load_model(name, **how, prompts=arguments.prompts)
@@ -349,7 +313,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
     if texts is None:
         from minibert.corpus.embed import rerank_corpus
 
-        _run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **keywords)
+        run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **keywords)
         return
     ranked = model.rank(arguments.query, texts, top_k=arguments.top_k, **keywords)
     scores = [float(str(np.float32(hit["score"]))) for hit in ranked]
@@ -362,82 +326,6 @@ def _rerank(arguments: argparse.Namespace) -> None:
             continue
         bar = output.bar((score - least) / (most - least))
         print(f"{score:8.3f}  {bar}  {index:>4}  {output.one_line(text)}".rstrip())
-
-
-# --- over files of texts ----------------------------------------------------------------------------------------------
-
-
-def _has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files: Sequence[str]) -> bool:
-    """Return whether files are given instead of texts; the names are of options that are only for the one or the other.
-
-    Raises
-    ------
-    ValueError
-        Neither texts nor files are given, or options that do not fit together.
-    """
-    files = bool(arguments.input)
-    if files == bool(arguments.texts):
-        both = "texts and --input are both given; give one of them."
-        raise ValueError(both if files else "there is no text; give texts, or a file with --input.")
-    if files and arguments.output is None:
-        raise ValueError("--input needs --output FILE.")
-    use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
-    arguments.parser.refuse(for_texts if files else (*for_files, *_OF_FILES), f"is for {use}")
-    return files
-
-
-def _run_over_files(
-    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **further: Any
-) -> None:
-    """Call a function of corpus/ with the files and the options of `_inputs`, and report what it did.
-
-    `models` are its first arguments, `further` are others; `what` is the shape of the output, with names of `Summary`
-    in braces.
-    """
-    path, sources = arguments.output, _sources(arguments, arguments.input)
-    settings = chosen(arguments, ("model", "revision", "prompts"))
-    settings["backend"] = arguments.backend or os.environ.get("MINIBERT_BACKEND")  # backends round differently
-    further |= {
-        "settings": settings,
-        "show_progress": arguments.progress,
-        **chosen(arguments, RunOptions.__dataclass_fields__),
-    }
-    report = partial(output.report_problem, parser=arguments.parser)
-    summary = run(*models, sources, path, report=report, **further)
-    if summary is None:
-        output.report_written(path, "this run is complete already; there is nothing to compute")
-        return
-    files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
-    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
-    names = ("kept", "new", "changed", "removed")
-    compared = "; " + ", ".join(f"{getattr(summary, f'n_{name}'):,} {name}" for name in names)
-    compared = compared if getattr(arguments, "update", False) else ""
-    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
-    empty = f", {summary.n_empty} empty" if summary.n_empty else ""
-    written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
-    tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
-    output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")
-
-
-def _sources(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source]:
-    """Return the sources that the paths and the options of `_COLUMNS` name."""
-    if paths.count("-") > 1:
-        raise ValueError("the standard input is given to --input more than once; give it once.")
-    sources, ids, columns = list[Source](), arguments.id_column, arguments.text_column or ["text"]
-    if len(columns) == 1:
-        arguments.parser.refuse(["text_separator"], "is for several --text-column; leave it out.")
-    how = {"text_separator": arguments.text_separator, "html": arguments.html}
-    for path in paths:
-        kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
-        if kind == "text" and (arguments.text_column, ids) != (None, None):
-            what = f"name columns; plain text, as {name or path}, has none. Give --input-format if it is a table."
-            raise ValueError(f"--text-column and --id-column {what}")
-        suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-        if kind == "text" and arguments.input_format is None and suffix not in ("", ".txt"):
-            what = "is read as plain text, one text per line; --input-format names another format"
-            output.report_problem(f"{path} {what}")
-        sources.append(Source(path, kind, columns, ids, name, **how))
-    return sources
 
 
 def _extract(arguments: argparse.Namespace) -> None:
@@ -458,4 +346,4 @@ def _extract(arguments: argparse.Namespace) -> None:
     layers = len(arguments.layers)
     shapes = {"binary": f"vectors ({{n_tokens}}, {layers}, {{width}}) {arguments.dtype}", "google": "JSON lines"}
     what = shapes.get(arguments.format, f"words, each with {counted(layers, 'vector')} ({{width}}) {arguments.dtype}")
-    _run_over_files(arguments, extract_corpus, options.load_bert(arguments), tokenizer, what=what, **keywords)
+    run_over_files(arguments, extract_corpus, options.load_bert(arguments), tokenizer, what=what, **keywords)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from minibert.corpus import lines
+from minibert.corpus.sources import Columns, InputLine, Source
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The columns of CoNLL-U."""
 
 _TOKEN, _EMPTY_NODE = re.compile(r"(\d{1,9})-(\d{1,9})"), re.compile(r"\d+\.\d+")
-
-Columns = dict[str, list[str | None]]
-"""The cells of a sentence's words, by the name of their column."""
 
 
 def split_comments(lines: Sequence[str], of_conllu: bool) -> tuple[dict[str, str], list[str]]:
@@ -71,3 +73,42 @@ def read_columns(rows: Sequence[str], names: Sequence[str], word: str) -> Column
     numbers = range(1, len(table) + 1)
     multiword = [next((token for first, last, token in tokens if first <= i <= last), None) for i in numbers]
     return columns | ({"multiword": multiword} if tokens else {})
+
+
+def read_sentences(source: Source, stream: Any) -> Iterator[InputLine]:
+    """Yield the input lines of a stream in CoNLL-U or CoNLL, one for each sentence."""
+    of_conllu, sentence, size, first = source.format == "conllu", list[str](), 0, 1
+    names: Sequence[str] = CONLLU if of_conllu else ()
+    for number, data in chain(lines.numbered(stream), [(0, b"")]):
+        first = first if size else number
+        size += lines.LIMIT + 1 if data is None else len(data.strip())
+        if data is None or data.strip():
+            sentence += [] if data is None or size > lines.LIMIT else [lines.decoded(data, number)]
+            continue
+        comments, rows = split_comments(sentence, of_conllu)
+        names = comments.get("global.columns", "").lower().split() or names  # of CoNLL-U Plus, for the whole file
+        if size > lines.LIMIT:
+            yield lines.too_long(source, first, " up to the next empty line")
+        elif rows:
+            line = lines.input_line(source, first, _sentence_fields(source, sentence, names))
+            of_default = rows[1:] and not of_conllu and source.text_column == "text"
+            if of_default and line.words == [str(i + 1) for i in range(len(rows))]:
+                how = "The words are in another column: text_column='column_2'; or the file is input_format='conllu'."
+                raise ValueError(f"{source.name}, line {first}: column_1 holds 1, 2 and so on. {how}")
+            yield line
+        sentence, size = [], 0
+
+
+def _sentence_fields(source: Source, sentence: Sequence[str], names: Sequence[str]) -> Iterator[Any]:
+    """Yield the id, the text, and the words with their other columns, of a sentence in CoNLL."""
+    comments, rows = split_comments([*map(lines.checked, sentence)], source.format == "conllu")
+    if source.id_column not in (None, *comments):
+        raise ValueError(f"does not have a comment # {source.id_column} = ...")
+    yield comments.get(source.id_column or "sent_id")
+    name = source.text_columns[0]
+    if name == "text":
+        name = "form" if source.format == "conllu" else "column_1"
+    columns: Any = read_columns(rows, names, name)
+    words, _ = columns.pop(name), columns.pop("id", None)
+    yield comments.get("text") or " ".join(words)
+    yield words, columns

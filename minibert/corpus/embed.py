@@ -18,8 +18,9 @@ import numpy as np
 from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
-from minibert.corpus.shards import Counts, Files, Lines, Progress, Task
-from minibert.corpus.sources import SHARD_NUMBERS, InputLine, Source, texts_of
+from minibert.corpus.sources import InputLine, Source
+from minibert.corpus.survey import SHARD_NUMBERS, texts_of
+from minibert.corpus.tasks import Counts, Files, Lines, Progress, Task
 from minibert.corpus.update import Earlier, compare, digests
 from minibert.corpus.writers import (
     OUTPUT_DTYPES,

@@ -29,8 +29,9 @@ from minibert._utils.files import check_format, check_output, os_reason
 from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.checkpoint.safetensors import file_state
 from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
-from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task
-from minibert.corpus.sources import InputLine, Source, texts_of
+from minibert.corpus.sources import InputLine, Source
+from minibert.corpus.survey import texts_of
+from minibert.corpus.tasks import Counts, Files, Lines, Progress, ShardFile, Task
 from minibert.corpus.words import WordRows
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
 from minibert.encode.run import packed

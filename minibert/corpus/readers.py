@@ -14,12 +14,14 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
-from minibert.corpus.shards import folder_of
-from minibert.corpus.sources import Source, as_text, numbered_lines
+from minibert.corpus.lines import as_text
+from minibert.corpus.run_folder import folder_of
+from minibert.corpus.sources import Source
+from minibert.corpus.survey import numbered_lines
 from minibert.models.fingerprint import differences
-from minibert.sentence.base import VectorModel
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.sentence.vector_model import VectorModel
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.multi_vectors import MultiVectors
 from minibert.vectors.search import ScoreFunction, semantic_search

@@ -21,8 +21,10 @@ from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
 from minibert._version import __version__
 from minibert.corpus import manifests
-from minibert.corpus.shards import Counts, Files, Lines, Progress, RunFolder, Task
-from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
+from minibert.corpus.run_folder import RunFolder
+from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source
+from minibert.corpus.survey import in_memory, numbered_lines, survey
+from minibert.corpus.tasks import Counts, Files, Lines, Progress, Task
 from minibert.models.fingerprint import differences, has_bits, sha256
 
 SHARD_SIZE = 10_000

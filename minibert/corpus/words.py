@@ -14,8 +14,8 @@ import numpy as np
 
 from minibert._utils.validation import brief
 from minibert.corpus import parquet
-from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task
 from minibert.corpus.sources import InputLine
+from minibert.corpus.tasks import Counts, Files, Lines, Progress, ShardFile, Task
 from minibert.corpus.writers import ParquetFile
 from minibert.models.bert import BertModel
 from minibert.models.fingerprint import sha256

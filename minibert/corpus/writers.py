@@ -16,7 +16,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_output
 from minibert._utils.validation import IntArray
 from minibert.corpus import parquet
-from minibert.corpus.shards import Counts, Files, Lines, ShardFile
+from minibert.corpus.tasks import Counts, Files, Lines, ShardFile
 from minibert.vectors.similarity import rounded
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")

@@ -29,9 +29,10 @@ from minibert.encode.options import TokenOptions
 from minibert.encode.token_plan import Expansion, MultiVectorMask, TokenPlan
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
-from minibert.sentence.base import FINGERPRINT_TEXTS, SavedModule, VectorModel, as_requested
+from minibert.sentence.base import FINGERPRINT_TEXTS, SavedModule, as_requested
 from minibert.sentence.imitations import Transformer
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, check_prompts, one_of, prefixed
+from minibert.sentence.vector_model import VectorModel
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import WholeTexts
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES, HierarchicalTokenPooling, TokenPooling

@@ -28,9 +28,10 @@ from minibert.encode.options import EncodeOptions, WindowOptions
 from minibert.encode.plan import DictsPlan, Plan, SpansPlan, TokensPlan, make_plan
 from minibert.encode.run import ObjectPlan, TextPlan
 from minibert.models.bert import BertModel
-from minibert.sentence.base import HOME, SavedModule, VectorModel, as_requested
+from minibert.sentence.base import HOME, SavedModule, as_requested
 from minibert.sentence.imitations import Pooling, Transformer
 from minibert.sentence.loading import LoadKeywords, one_of
+from minibert.sentence.vector_model import VectorModel
 from minibert.tokenizer.texts import as_texts, check_texts, sentence_spans
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection

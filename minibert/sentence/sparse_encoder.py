@@ -21,9 +21,10 @@ from minibert.encode.options import SparseOptions
 from minibert.encode.run import TextPlan, check_finite, packed
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.base import SavedModule, VectorModel
+from minibert.sentence.base import SavedModule
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
 from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
+from minibert.sentence.vector_model import VectorModel
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
 from minibert.vectors.similarity import SimilarityFunction

@@ -13,7 +13,7 @@ import numpy as np
 
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray, check_int, is_masked
-from minibert.vectors.token_vectors import WordOccurrences
+from minibert.vectors.occurrences import WordOccurrences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,8 @@ import pyarrow.parquet
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.corpus.sources import Source, input_format, read_input_lines
+from minibert.corpus.input_lines import read_input_lines
+from minibert.corpus.sources import Source, input_format
 from tests.support.command_line import run, standard_input
 from tests.support.corpus_runs import arguments_of, lines_of, manifest_of, rows_of, text_file, texts_of
 from tests.support.outcomes import peak_of

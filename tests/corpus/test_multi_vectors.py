@@ -12,7 +12,7 @@ import pytest
 
 from minibert import MultiVectorEncoder
 from minibert.corpus.readers import VectorFile
-from minibert.corpus.shards import RunFolder
+from minibert.corpus.run_folder import RunFolder
 from minibert.vectors.multi_vectors import LambdaTokenPooling, TokenPooling, maxsim
 from tests.support.command_line import run
 from tests.support.corpus_runs import contents, manifest_of, rows_of, stopped_after, text_file, texts_of
@@ -109,7 +109,7 @@ def test_a_shard_holds_numbers_and_not_texts(
     for part, most in (("large", 2**22), ("small", 600)):
         (tmp_path / part).mkdir()
         saved.clear()
-        monkeypatch.setattr("minibert.corpus.sources.SHARD_NUMBERS", most)
+        monkeypatch.setattr("minibert.corpus.survey.SHARD_NUMBERS", most)
         assert embed(f"{part}/{name}", model=model, on_empty="null", shard_size=10_000).n_texts == 45
         assert (len(saved) > 5) == (part == "small")
         assert max(saved) < most + longest

@@ -18,8 +18,8 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus import shards
-from minibert.corpus.shards import folder_of
+from minibert.corpus import run_folder
+from minibert.corpus.run_folder import folder_of
 from minibert.corpus.sources import Source
 from tests.support.corpus_runs import contents, lines_of, manifest_of, rows_of, stopped_after, text_file, texts_of
 
@@ -251,7 +251,7 @@ def test_a_folder_with_files_is_not_changed(embed: Any, tmp_path: Path) -> None:
 def test_more_shards_than_five_digits_can_number_stay_in_order(
     embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_DIGITS", 1)
+    monkeypatch.setattr(run_folder, "_DIGITS", 1)
     embed("out/", shard_size=4)
     assert sorted(os.listdir(tmp_path / "out"))[-1] == "part-11.parquet"
 
@@ -280,7 +280,7 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", write)
-            patch.setattr(shards, "sync_folder", lambda path: None)
+            patch.setattr(run_folder, "sync_folder", lambda path: None)
             patch.setattr("minibert._utils.files.sync_folder", lambda path: None)
             error = ""
             try:

@@ -22,7 +22,7 @@ from minibert import SentenceTransformer
 from minibert._utils import reporting
 from minibert._utils.reporting import progress_bar
 from minibert.cli import main
-from minibert.corpus.shards import RunFolder, folder_of
+from minibert.corpus.run_folder import RunFolder, folder_of
 from tests.support.corpus_runs import (
     JOBS,
     ROOT,

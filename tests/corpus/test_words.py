@@ -17,7 +17,9 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.cli import main
 from minibert.corpus.conll import CONLLU as CONLLU_COLUMNS
 from minibert.corpus.extract import extract_corpus
-from minibert.corpus.sources import Source, checksum, input_format, numbered_lines, read_input_lines
+from minibert.corpus.input_lines import read_input_lines
+from minibert.corpus.sources import Source, input_format
+from minibert.corpus.survey import checksum, numbered_lines
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run
 from tests.support.corpus_runs import manifest_of
@@ -128,7 +130,7 @@ def test_sentences_that_cannot_be_used(tmp_path: Path, name: str) -> None:
 
 
 def test_sentences_that_are_too_long_and_columns_that_are_no_words(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("minibert.corpus.sources._LINE_LIMIT", 100)
+    monkeypatch.setattr("minibert.corpus.lines.LIMIT", 100)
     (tmp_path / "a.conllu").write_text("1\ta\n" * 50 + "1" * 300 + "\n\n" + PLUS)
     found = [*read_input_lines(Source(tmp_path / "a.conllu", "conllu"))]
     assert [(line.line, line.text) for line in found] == [(1, None), (53, "the cat"), (57, "man")]

@@ -26,7 +26,7 @@ import pyarrow.parquet
 import pytest
 
 from minibert.cli import main
-from minibert.corpus.shards import RunFolder, folder_of
+from minibert.corpus.run_folder import RunFolder, folder_of
 from minibert.corpus.sources import Source
 from tests.support.outcomes import PATIENCE, ROOT, python
 
@@ -149,7 +149,7 @@ def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Pope
 ENDLESS = """
 import sys, time
 from minibert.cli import main
-from minibert.corpus.shards import RunFolder
+from minibert.corpus.run_folder import RunFolder
 def endless(*_):
     while True:  # short, because a signal just before a sleep does not end it
         time.sleep(0.01)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibert import BertTokenizer
-from minibert.tokenizer import encodings
+from minibert.tokenizer import raw_encoder
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
 
@@ -66,9 +66,9 @@ def calls_of(tokenizer: BertTokenizer, text: str) -> Iterator[list[Encoding]]:
 
 def check(tokenizer: BertTokenizer, text: str, length: int) -> list[Encoding]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encodings, "LONG_TEXT", WHOLE)
+        patch.setattr(raw_encoder, "LONG_TEXT", WHOLE)
         expected = [one for call in calls_of(tokenizer, text) for one in call]
-        patch.setattr(encodings, "LONG_TEXT", length)
+        patch.setattr(raw_encoder, "LONG_TEXT", length)
         found = [one for call in calls_of(tokenizer, text) for one in call]
     for one, other in zip(found, expected, strict=True):
         for name in ("ids", "token_types", "special_tokens_mask", "offsets"):
@@ -106,8 +106,8 @@ def test_a_part_of_a_text_or_a_pair_has_the_tokens_of_the_whole(
         for pairs in (None, [text, other, text]):
             for strategy in ("longest_first", "only_first", "only_second")[: 1 if pairs is None else 3]:
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(encodings, "_CHARACTERS_PER_TOKEN", read)
-                    patch.setattr(encodings, "LONG_TEXT", 64)
+                    patch.setattr(raw_encoder, "_CHARACTERS_PER_TOKEN", read)
+                    patch.setattr(raw_encoder, "LONG_TEXT", 64)
                     found, expected = (
                         outcome_of(tokenizer, [other, text, text], pairs, length, strategy, exact=exact, **options)
                         for exact in (False, True)
@@ -152,7 +152,7 @@ def test_where_pieces_might_differ_nothing_is_cut(
         tokenizer = BertTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer._raw.around is None
     assert tokenizer.num_read("a cat " * 99, max_length=1) == 594
-    monkeypatch.setattr(encodings, "LONG_TEXT", 20)
+    monkeypatch.setattr(raw_encoder, "LONG_TEXT", 20)
     encoding = tokenizer.encodings(["a b X " * 50], truncation=False)[0]
     assert not isinstance(encoding._raw, JoinedEncoding)
 
@@ -161,15 +161,15 @@ def test_where_pieces_might_differ_nothing_is_cut(
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the end of each piece that is read; a piece has at most 100 characters."""
     ends: list[int] = []
-    pieces = encodings._pieces
+    pieces = raw_encoder._pieces
 
     def counted(*arguments: Any) -> Iterator[tuple[int, str]]:
         for first, piece in pieces(*arguments):
             ends.append(first + len(piece))
             yield first, piece
 
-    monkeypatch.setattr(encodings, "LONG_TEXT", 100)
-    monkeypatch.setattr(encodings, "_pieces", counted)
+    monkeypatch.setattr(raw_encoder, "LONG_TEXT", 100)
+    monkeypatch.setattr(raw_encoder, "_pieces", counted)
     return ends
 
 

@@ -1,0 +1,119 @@
+"""The verbs' options for files of texts, and runs over these files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from minibert._utils.validation import counted
+from minibert.cli import output
+from minibert.cli.options import chosen
+from minibert.corpus.runs import RunOptions, Summary
+from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
+
+OF_COLUMNS = ("input_format", "text_column", "text_separator", "id_column", "html")
+OF_FILES = (*OF_COLUMNS, *RunOptions.__dataclass_fields__, "progress")  # of the verbs that also take texts
+
+COLUMNS = f"""--input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
+        --text-column NAME: column or key of the texts (default: text, form, or column_1); if it is given
+            several times, the texts are joined
+        --text-separator TEXT: between the texts of several columns; \\n and \\t are a newline and a tab (default: \\n)
+        --html: the texts are HTML; take their text
+        --id-column NAME: column or key of the ids (default: numbers of the lines, from 0)"""
+PROGRESS = """--progress auto|always|never = auto: show the count and the time left: a bar on a terminal, elsewhere a
+            line each 30 seconds; with always also one at the end"""
+UPDATE = """--update: keep the vectors of all texts that OUT has, compute new and changed ones, and leave removed ones
+            out; OUT stays as it was until the new one is complete, and --update continues an interrupted one
+        --recompute: with --update: compute all texts again if the model or an option is another one"""
+
+
+def inputs(shard_size: int = 10_000) -> str:
+    """Return the options for files of texts: which files, how they are read, and how a run is saved."""
+    return f"""
+        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv, .tsv, .conllu or .conll, each also
+            as .gz, or .parquet; "-" is the standard input
+        {COLUMNS}
+        --on-error {"|".join(ON_ERROR)} = stop: if lines cannot be used: stop and compute nothing, skip these lines, or
+            keep their rows without vectors
+        --on-empty {"|".join(ON_EMPTY)} = keep: if texts are null or without a visible character: compute them as they
+            are (null is then an error), keep their rows without vectors, leave them out, or stop and compute nothing
+        --resume: continue an interrupted run, or start one if there is none
+        --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
+        {PROGRESS}
+        """
+
+
+def has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files: Sequence[str]) -> bool:
+    """Return whether files are given instead of texts; the names are of options that are only for the one or the other.
+
+    Raises
+    ------
+    ValueError
+        Neither texts nor files are given, or options that do not fit together.
+    """
+    files = bool(arguments.input)
+    if files == bool(arguments.texts):
+        both = "texts and --input are both given; give one of them."
+        raise ValueError(both if files else "there is no text; give texts, or a file with --input.")
+    if files and arguments.output is None:
+        raise ValueError("--input needs --output FILE.")
+    use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
+    arguments.parser.refuse(for_texts if files else (*for_files, *OF_FILES), f"is for {use}")
+    return files
+
+
+def run_over_files(
+    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **further: Any
+) -> None:
+    """Call a function of corpus/ with the files and the options of `inputs`, and report what it did.
+
+    `models` are its first arguments, `further` are others; `what` is the shape of the output, with names of `Summary`
+    in braces.
+    """
+    path, sources = arguments.output, sources_of(arguments, arguments.input)
+    settings = chosen(arguments, ("model", "revision", "prompts"))
+    settings["backend"] = arguments.backend or os.environ.get("MINIBERT_BACKEND")  # backends round differently
+    further |= {
+        "settings": settings,
+        "show_progress": arguments.progress,
+        **chosen(arguments, RunOptions.__dataclass_fields__),
+    }
+    report = partial(output.report_problem, parser=arguments.parser)
+    summary = run(*models, sources, path, report=report, **further)
+    if summary is None:
+        output.report_written(path, "this run is complete already; there is nothing to compute")
+        return
+    files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
+    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    names = ("kept", "new", "changed", "removed")
+    compared = "; " + ", ".join(f"{getattr(summary, f'n_{name}'):,} {name}" for name in names)
+    compared = compared if getattr(arguments, "update", False) else ""
+    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
+    empty = f", {summary.n_empty} empty" if summary.n_empty else ""
+    written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
+    tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
+    output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")
+
+
+def sources_of(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source]:
+    """Return the sources that the paths and the options of `COLUMNS` name."""
+    if paths.count("-") > 1:
+        raise ValueError("the standard input is given to --input more than once; give it once.")
+    sources, ids, columns = list[Source](), arguments.id_column, arguments.text_column or ["text"]
+    if len(columns) == 1:
+        arguments.parser.refuse(["text_separator"], "is for several --text-column; leave it out.")
+    how = {"text_separator": arguments.text_separator, "html": arguments.html}
+    for path in paths:
+        kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
+        if kind == "text" and (arguments.text_column, ids) != (None, None):
+            what = f"name columns; plain text, as {name or path}, has none. Give --input-format if it is a table."
+            raise ValueError(f"--text-column and --id-column {what}")
+        suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+        if kind == "text" and arguments.input_format is None and suffix not in ("", ".txt"):
+            what = "is read as plain text, one text per line; --input-format names another format"
+            output.report_problem(f"{path} {what}")
+        sources.append(Source(path, kind, columns, ids, name, **how))
+    return sources
