@@ -238,10 +238,12 @@ class QuantisedLinear:
 
     @property
     def weight(self) -> FloatArray:
-        """The rounded weight, (N, K), that the integers and scales represent."""
+        """The rounded weight, (N, K), that the integers and scales represent: a copy, read-only."""
         turned = (self.whole * self.scales[:, :, None]).reshape(len(self.whole), -1, BLOCK)
         blocks = turn(turned, self.format.distances) * self.format.signs
-        return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, : self.shape[1]])
+        weight = np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, : self.shape[1]])
+        weight.flags.writeable = False
+        return weight
 
     def part(self, first: int, last: int) -> QuantisedLinear:
         """Return the maps first, ..., last - 1 of those stacked, in the same memory."""

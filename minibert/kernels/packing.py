@@ -58,8 +58,10 @@ class PackedLinear:
 
     @property
     def weight(self) -> FloatArray:
-        """The weight as in the checkpoint, or as it is rounded, (N, K); copied from the panels."""
-        return self._unpacked().weight
+        """The weight as in the checkpoint, or as it is rounded, (N, K); copied from the panels, so it is read-only."""
+        weight = self._unpacked().weight
+        weight.flags.writeable = False  # a change of the copy would change no result, and nobody would notice
+        return weight
 
     def part(self, first: int, last: int) -> PackedLinear:
         """Return the maps first, ..., last - 1 of those stacked; in the same memory, if their panels are one block."""

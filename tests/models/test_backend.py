@@ -141,3 +141,15 @@ def test_without_kernels_numpy_is_silent_and_kernels_are_an_error(folder: Path) 
         printed, errors = without_kernels(folder, name)
         assert not printed
         assert "ValueError: the backend is 'kernels', but they cannot be loaded: there are no kernels." in errors
+
+
+@pytest.mark.filterwarnings("ignore:compute_type=")
+@pytest.mark.parametrize("name", ["kernels", "numpy"])
+@pytest.mark.parametrize("compute_type", ["float32", "int8"])
+def test_weights_cannot_be_changed_in_place(folder: Path, name: Any, compute_type: Any) -> None:
+    """A change of a copy would change no result, and nobody would notice."""
+    layer = BertModel.from_pretrained(folder, backend=name, compute_type=compute_type).weights.layers[0]
+    for linear in (layer.query_key_value, layer.attention_output, layer.intermediate, layer.output):
+        for array in (linear.weight, linear.bias):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
