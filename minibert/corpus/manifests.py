@@ -69,9 +69,16 @@ def outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [*manifest.get("finished", {}).get("outputs", {}).values()]
 
 
-def check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
-    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it."""
+def check_outputs(manifest: dict[str, Any], main: Path, way_on: str) -> None:
+    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it.
+
+    `main` is the path of the first one.
+    """
+    names = [*dict.fromkeys(output["name"].partition("/")[0] for output in outputs_of(manifest))]
+    if main.name not in names and names:
+        how = f"Give all its files these names again: {', '.join(names)}, {path_of(names[0])}."
+        raise ValueError(f"{main} was {names[0]} when its run wrote it. {how}")
     for output in outputs_of(manifest):
-        path, size = folder / output["name"], output["size"]
+        path, size = main.parent / output["name"], output["size"]
         if not path.exists() or path.stat().st_size != size:
             raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {way_on}")

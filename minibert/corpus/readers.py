@@ -63,7 +63,7 @@ class VectorFile:
     Raises
     ------
     OSError, ValueError
-        The manifest is damaged, or a file is not as the run has written it.
+        The manifest is damaged, or a file is not as the run has written it, or does not have its name yet.
     """
 
     def __init__(self, path: str) -> None:
@@ -72,8 +72,13 @@ class VectorFile:
             raise FileNotFoundError(f"{path} does not exist.{why}")
         self.path, self._suffix = os.path.normpath(path), os.path.splitext(path)[1].lower()
         beside, unfinished = Path(manifests.path_of(os.path.realpath(path))), folder_of(self.path) / "manifest.json"
-        self.manifest = manifests.read(beside) or (manifests.read(unfinished) if os.path.isdir(path) else None) or {}
-        manifests.check_outputs(self.manifest, beside.parent, "Delete the manifest to use the file as it is.")
+        self.manifest = manifests.read(beside) or {}
+        if not self.manifest and (running := manifests.read(unfinished)):
+            if "finished" in running:
+                what = "Its run gives the files their names just now, or was ended at that moment"
+                raise ValueError(f"{path} cannot be read. {what}: run it again, with resume=True or update=True.")
+            self.manifest = running if os.path.isdir(path) else {}
+        manifests.check_outputs(self.manifest, Path(os.path.realpath(path)), "Delete the manifest to use it as it is.")
 
     def search(
         self, query: FloatArray, top_k: int, score_function: ScoreFunction, text_columns: Sequence[str] = ("text",)

@@ -143,8 +143,9 @@ class RunFolder:
             return None  # the run starts again, even if the manifest is still there
         manifest = manifests.read(self.beside)
         if manifest is None and not self.task.into_folder:
-            raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {self.again}")
-        manifests.check_outputs(manifest or {}, self.output.parent, self.again)
+            how = f"If it was renamed, give all its files their names again. {self.again}"
+            raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {how}")
+        manifests.check_outputs(manifest or {}, self.output, self.again)
         return manifest
 
     def path_of(self, source: Source, update: bool) -> str:

@@ -32,8 +32,8 @@ class WordRows(Task):
 
     The columns are ``file``; ``sentence``, its id; ``word_number``, from 1; ``word``; ``pieces``, its tokens with
     spaces between; the other columns of the input; ``layer``; and ``vector``, or in CSV v1 to vH. A word without a
-    token, or that lost tokens because the sentence is too long, has no vector. An input line without a text is a row
-    without a word.
+    token, or that lost tokens because the sentence is too long, has no vector. An input line without a text or a word
+    is a row without a word.
 
     Parameters
     ----------
@@ -116,6 +116,8 @@ class WordRows(Task):
                 continue
             tokens = next(embedded)
             words = tokens.words(self.subwords)
+            if not len(words):  # an empty sentence counts, too
+                yield (*first, *[None] * len(self._names))
             pieces = [" ".join(tokens.tokens[part]) for part in words.tokens]
             if lost := [word for i, word in enumerate(words.words) if not pieces[i] and i not in tokens.cut_words]:
                 self.report(f"{line.file}, line {line.line}: no vectors for words without tokens, {brief(lost)}")

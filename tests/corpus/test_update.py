@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import pytest
 from minibert import MultiVectorEncoder, SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus, rerank_corpus, sparse_corpus
+from minibert.corpus.readers import VectorFile
 from minibert.corpus.sources import Source
 from minibert.encode.run import TextPlan
 from tests.support.command_line import run
@@ -194,6 +197,85 @@ def test_an_output_that_others_have_changed_is_refused(update: Any, tmp_path: Pa
     (tmp_path / "own/v/part-00001.parquet").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"part-00001"):
         update("v/", edited(OLD), update=True)
+
+
+NAMED_LATER = {"v.npy": "v.ids.jsonl", "v.parquet": "v.parquet.rows", "v/": "v.rows"}
+
+
+@pytest.mark.parametrize("kind", NAMED_LATER)
+def test_outputs_that_do_not_have_all_their_names_are_not_searched(
+    update: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    update(kind, OLD)
+    replace = os.replace
+
+    def stopping(old: Any, new: Any, **folders: Any) -> None:
+        if str(new) == str(tmp_path / "own" / NAMED_LATER[kind]):
+            raise OSError("the machine is off")
+        replace(old, new, **folders)
+
+    monkeypatch.setattr(os, "replace", stopping)
+    with pytest.raises(OSError, match="is off"):
+        update(kind, edited(OLD), update=True)
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(ValueError, match=r"cannot be read.* update=True"):
+        VectorFile(f"{tmp_path}/own/{kind}")
+    assert update(kind, edited(OLD), update=True) is None
+    assert VectorFile(f"{tmp_path}/own/{kind}").manifest
+    update(kind, edited(OLD), "nothing")
+    assert contents(tmp_path / "own") == contents(tmp_path / "nothing")
+
+
+def test_an_output_that_was_renamed(update: Any, tmp_path: Path) -> None:
+    update("v.npy", OLD)
+    update("v/", OLD)
+    own = tmp_path / "own"
+    (own / "v.npy").rename(own / "w.npy")
+    with pytest.raises(ValueError, match=r"no w\.npy\.manifest\.json\. If it was renamed"):
+        update("w.npy", edited(OLD), update=True)
+    (own / "v.npy.manifest.json").rename(own / "w.npy.manifest.json")
+    (own / "v").rename(own / "w")
+    (own / "v.manifest.json").rename(own / "w.manifest.json")
+    for kind, names in (("w.npy", "v.npy, v.ids.jsonl, v.npy.rows, v.npy.manifest.json"), ("w/", "v, v.rows, ")):
+        for read in (
+            lambda kind=kind: update(kind, edited(OLD), update=True),
+            lambda kind=kind: VectorFile(own / kind),
+        ):
+            with pytest.raises(ValueError, match=f"was {names.split(',')[0]} when its run wrote it.* again: {names}"):
+                read()
+
+
+def test_an_update_reads_the_standard_input_again(
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed had perhaps other texts."""
+
+    def update_from(texts: list[str]) -> Any:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+        how: dict[str, Any] = {"shard_size": 10, "truncation": "silent", "report": lambda problem: None}
+        return embed_corpus(short_model, [Source("-", "text")], tmp_path / "v.npy", update=True, **how)
+
+    texts = texts_of(40)
+    for other in (texts_of(40, seed=1), texts):  # of an output, and without one
+        with stopped_after(2):
+            update_from(other)
+        update_from(texts)
+        np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), short_model.encode(texts, truncation="silent"))
+
+
+@pytest.mark.parametrize("kind", ["v.parquet late", "v/ late"])
+def test_an_output_of_several_vectors_that_has_none(update: Any, tmp_path: Path, kind: str) -> None:
+    empty: Rows = [(f"n{i}", "", "1.00") for i in range(3)]
+    how = {"on_empty": "null"}
+    assert update(kind, empty, **how).n_empty == 3
+    summary = update(kind, [*empty, *OLD[:20]], update=True, **how)
+    assert summary.n_new == summary.n_texts - summary.n_empty > 0
+    update(kind, [*empty, *OLD[:20]], "nothing", **how)
+    assert contents(tmp_path / "own") == contents(tmp_path / "nothing")
+    assert update(kind, empty, update=True, **how).n_removed == 20
+    shutil.rmtree(tmp_path / "nothing")
+    update(kind, empty, "nothing", **how)
+    assert contents(tmp_path / "own") == contents(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("kind", ["v.npy", "v/"])

@@ -162,6 +162,7 @@ def table(path: Path, dtype: str = "float32") -> pandas.DataFrame:
         frame = frame.drop(columns=list(features)).assign(vector=vectors)
     else:
         frame = pandas.read_parquet(path)
+    frame = frame.astype({"word_number": "Int64", "layer": "Int64"})  # one without a word has none of them
     return frame.astype(object).where(frame.notna(), None)
 
 
@@ -183,7 +184,7 @@ def test_a_row_for_each_word_and_layer(
     frame = table(out, dtype)
     others = [*CONLLU_COLUMNS[2:], "multiword", "id", "tags", "genre"]
     assert list(frame.columns) == [*OURS, *others, "layer", "vector"]
-    assert frame["layer"].astype(int).tolist() == [1, 2, 3, 0] * (len(frame) // 4)
+    assert frame["layer"].dropna().tolist() == [1, 2, 3, 0] * (len(frame) // 4)
 
     model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
     how: dict[str, Any] = {"layers": [1, 2, 3, 0], "layer_pooling": "tokens_first", "truncation": "silent"}
@@ -203,6 +204,9 @@ def test_a_row_for_each_word_and_layer(
                     assert row["vector"] is None
                 else:
                     np.testing.assert_array_equal(row["vector"], vector)
+        if not words.words:  # the empty line
+            row = next(rows)
+            assert [str(row["sentence"]), row["word"], row["layer"], row["vector"]] == [id, None, None, None]
     assert next(rows, None) is None
     assert frame[frame["word"] == "cat"]["lemma"].tolist() == ["cat"] * 4 + [None] * 4
     assert frame[frame["word"] == "cat"]["tags"].isna().all()
