@@ -17,21 +17,13 @@ import numpy as np
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, IntArray, check_choice
+from minibert.corpus import writers
 from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
 from minibert.corpus.sources import InputLine, Source
 from minibert.corpus.survey import SHARD_NUMBERS, texts_of
 from minibert.corpus.tasks import Counts, Files, Lines, Progress, Task
 from minibert.corpus.update import Earlier, compare, digests
-from minibert.corpus.writers import (
-    OUTPUT_DTYPES,
-    ROW,
-    LineWriter,
-    VectorWriter,
-    is_folder,
-    json_fields,
-    output_suffix,
-    vector_fields,
-)
+from minibert.corpus.writers import LineWriter, VectorWriter
 from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.run import EncodedTexts, TextPlan
 from minibert.encode.token_plan import TokenPlan
@@ -93,16 +85,16 @@ def embed_corpus(
     """
     options_class: Any = model.options_class  # that `model.plan` takes
     chosen, run = _split(options, options_class)
-    check_choice("dtype", dtype, OUTPUT_DTYPES)
+    check_choice("dtype", dtype, writers.OUTPUT_DTYPES)
     output = os.fspath(output)
-    output_suffix(output)
+    writers.output_suffix(output)
     plan = model.plan(_quiet(chosen))
     probe = probe_vector(plan)
     numbered, of_tokens = all(source.numbered for source in sources), isinstance(plan, TokenPlan)
-    place, parts = (os.path.realpath(output), is_folder(output)), model.fingerprint_parts()
+    place, parts = (os.path.realpath(output), writers.is_folder(output)), model.fingerprint_parts()
     writer: VectorWriter | LineWriter
-    if output_suffix(output) == ".jsonl":
-        fields = partial(vector_fields, dtype=dtype)
+    if writers.output_suffix(output) == ".jsonl":
+        fields = partial(writers.vector_fields, dtype=dtype)
         writer = LineWriter(place[0], len(probe), ("embedding",), fields)
     else:
         writer = VectorWriter(*place, len(probe), dtype, numbered, sha256(parts), of_tokens)
@@ -152,7 +144,7 @@ def sparse_corpus(
 
     def fields(vectors: Any) -> Iterable[str]:
         pairs = ((vector.indices.tolist(), _decimals(vector.data)) for vector in vectors)
-        return (json_fields({"indices": indices, "values": values}) for indices, values in pairs)
+        return (writers.json_fields({"indices": indices, "values": values}) for indices, values in pairs)
 
     writer = LineWriter(_jsonl(output), model.get_embedding_dimension(), ("indices", "values"), fields)
     numbers = np.concatenate([_probe(plan).data, np.zeros(_PROBE_WEIGHTS, np.float32)])
@@ -189,7 +181,7 @@ def rerank_corpus(
     def scores(logits: FloatArray) -> list[float]:
         return _decimals(model.activation_fn(logits).reshape(-1))
 
-    fields = lambda logits: (json_fields({"score": score}) for score in scores(logits))  # noqa: E731
+    fields = lambda logits: (writers.json_fields({"score": score}) for score in scores(logits))  # noqa: E731
     writer = LineWriter(_jsonl(output), 1, ("score",), fields)
     settings = {"query": query, **{name: getattr(chosen, name) for name in ("prompt_name", "prompt", "truncation")}}
     settings |= {"max_seq_length": model.max_seq_length, "activation_fn": repr(model.activation_fn)}
@@ -273,7 +265,7 @@ class _Texts(Task):
         self, lines: Lines, earlier: Counts, files: Files, progress: Progress
     ) -> tuple[int, Sequence[int] | IntArray]:
         usable = [line for line in lines if line.text is not None]
-        rows, record = np.zeros(len(usable), ROW), np.zeros(len(lines), ROW)
+        rows, record = np.zeros(len(usable), writers.ROW), np.zeros(len(lines), writers.ROW)
         rows["text"] = digests(texts_of(usable))
         found = np.full(len(usable), -1) if self.known is None else self.known.find(rows["text"])
         new, kept = np.flatnonzero(found < 0), np.flatnonzero(found >= 0)
@@ -301,7 +293,7 @@ class _Texts(Task):
 
     def compared(self, shards: Sequence[Path], numbered: bool) -> tuple[int, int, int, int]:
         """See `Task`. The output may be replaced afterwards."""
-        known = np.zeros(0, ROW) if self.known is None else self.known.rows
+        known = np.zeros(0, writers.ROW) if self.known is None else self.known.rows
         self.known = None
         return compare([known], [np.load(path, mmap_mode="r") for path in shards], numbered)
 

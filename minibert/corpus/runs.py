@@ -3,7 +3,7 @@
 The input is read twice. The first reading finds lines that cannot be used before anything is computed, and computes the
 input's checksum. The second reading computes the shards, one at a time. A shard depends only on its input lines, so an
 interrupted run ends with the same bytes as one that was not. A run that is resumed skips the shards whose files are as
-their records say; shards.py has these files.
+their records say; run_folder.py has these files.
 """
 
 from __future__ import annotations

@@ -17,14 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
-from minibert._utils.keywords import (
-    HUB_KEYWORDS,
-    MODEL_KEYWORDS,
-    TOKENIZER_KEYWORDS,
-    accepted,
-    anything,
-    check_keywords,
-)
+from minibert._utils import keywords
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.families import architectures
@@ -80,21 +73,23 @@ def full_name(
 
 
 # Of the page and the training data of a model, which minibert does not write.
-OF_SAVING = anything("model_name create_model_card train_datasets")
+OF_SAVING = keywords.anything("model_name create_model_card train_datasets")
 
 # Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
-_OUTPUTS = anything("add_pooling_layer output_hidden_states output_attentions return_dict")
+_OUTPUTS = keywords.anything("add_pooling_layer output_hidden_states output_attentions return_dict")
 
 
 # The calls that take the keywords of a dict, the values that change nothing, and the keywords that name settings.
-OF_BERT = ("BertModel.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS)
+OF_BERT = ("BertModel.from_pretrained", {**keywords.MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS)
 OF_TOKENIZER = (
     "BertTokenizer.from_pretrained",
     {
-        **TOKENIZER_KEYWORDS,
-        **anything("clean_up_tokenization_spaces"),  # of decoding only
-        **accepted("padding_side", None, "right", remedy="Vectors have no padding; on the left it shifts positions."),
-        **accepted("truncation_side", None, "right", remedy="minibert cuts the end of a text."),
+        **keywords.TOKENIZER_KEYWORDS,
+        **keywords.anything("clean_up_tokenization_spaces"),  # of decoding only
+        **keywords.accepted(
+            "padding_side", None, "right", remedy="Vectors have no padding; on the left it shifts positions."
+        ),
+        **keywords.accepted("truncation_side", None, "right", remedy="minibert cuts the end of a text."),
     },
     (*TOKENIZER_SETTINGS, "model_max_length"),
 )
@@ -116,7 +111,7 @@ def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]
     check_device(load.get("device"))
     if load.get("modules") is not None:
         raise ValueError(f"{call}(modules=): minibert runs no modules of torch. Save the model; load the folder.")
-    check_keywords(call, {"trust_remote_code": load.get("trust_remote_code")}, HUB_KEYWORDS)
+    keywords.check_keywords(call, {"trust_remote_code": load.get("trust_remote_code")}, keywords.HUB_KEYWORDS)
     older = load.get("tokenizer_kwargs") or None
     one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
     asked = inner_settings(call, load)
@@ -146,14 +141,14 @@ def inner_settings(
     """
     asked = {}
     for name, table in TABLES.items():
-        keywords = {} if given.get(name) is None else given[name]
-        if not isinstance(keywords, Mapping) or not all(isinstance(key, str) for key in keywords):
-            raise TypeError(f"{name}={brief(keywords)}; expected a dict of keywords, or None.")
+        own = {} if given.get(name) is None else given[name]
+        if not isinstance(own, Mapping) or not all(isinstance(key, str) for key in own):
+            raise TypeError(f"{name}={brief(own)}; expected a dict of keywords, or None.")
         alike = [(replaced or {}).get(other) or () for other in TABLES if TABLES[other] is table]
-        keywords = {key: value for key, value in keywords.items() if key not in chain(ignored, *alike)}
+        own = {key: value for key, value in own.items() if key not in chain(ignored, *alike)}
         method, known, settings = table
         with prefixed(f"{name} of {giver}:"):
-            asked[name] = check_keywords(method, keywords, known, settings=settings)
+            asked[name] = keywords.check_keywords(method, own, known, settings=settings)
     return asked
 
 
@@ -166,7 +161,7 @@ TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend"
 """The settings that the encoders use, and those that change no vector."""
 
 # Keywords that change no number, so that a file may give any value: where a model is, and the memory that it takes.
-_NOT_OF_NUMBERS = (*HUB_KEYWORDS, "subfolder", "token", "cache_dir", "revision", "local_files_only")
+_NOT_OF_NUMBERS = (*keywords.HUB_KEYWORDS, "subfolder", "token", "cache_dir", "revision", "local_files_only")
 _NOT_OF_NUMBERS += ("attn_implementation", "device_map", "use_safetensors")
 
 # A class, and other model types of config_sentence_transformers.json that it loads too; ColBERT is that of PyLate.

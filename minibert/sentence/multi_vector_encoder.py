@@ -257,19 +257,13 @@ class MultiVectorEncoder(VectorModel):
         >>> query.shape, model.similarity(query, documents).shape
         ((32, 128), (1, 1))
         """
+        options = TokenOptions.of(locals())
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_numpy=convert_to_numpy)
         if output_value is not None:
             check_choice("output_value", output_value, ("token_embeddings",))
         if not isinstance(token_pooling, TokenPooling | None):
             raise TypeError(f"token_pooling is a {type(token_pooling).__name__}; expected a HierarchicalTokenPooling.")
-        options = TokenOptions(
-            prompt_name=prompt_name,
-            prompt=prompt,
-            batch_size=batch_size,
-            truncation=truncation,
-            normalize_embeddings=normalize_embeddings,
-        )
         plan = self._plan(options, task, *filter(None, [token_pooling]), as_dicts=output_value is None)
         vectors = plan.run_at_once(texts, show_progress_bar).tolist()
         return as_requested(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)

@@ -290,27 +290,14 @@ class SentenceTransformer(VectorModel):
         >>> model.encode("A cat sleeps.", output_value="token_embeddings").shape
         (6, 384)
         """
+        options = EncodeOptions.of(locals())
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         if output_value is not None:
             check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
         precision = "float32" if precision is None else precision
         check_choice("precision", precision, PRECISIONS)
-        plan = self.plan(
-            EncodeOptions(
-                prompt_name=prompt_name,
-                prompt=prompt,
-                batch_size=batch_size,
-                truncation=truncation,
-                stride=stride,
-                normalize_embeddings=normalize_embeddings,
-                truncate_dim=truncate_dim,
-                layers=layers,
-                layer_pooling=layer_pooling,
-                pooling=pooling,
-                special_tokens=special_tokens,
-            )
-        )
+        plan = self.plan(options)
         result: Any
         if spans is not None or output_value != "sentence_embedding" or plan.pooling == ("none",):
             check_for_tokens(out, precision, normalize_embeddings and spans is None, truncation)
