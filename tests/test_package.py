@@ -44,7 +44,7 @@ EXCEPTIONS = {("bert.config", "checkpoint")}
 FACES = [{"learn", "learn.checking", "learn.student"}, {"trace.page.data", "trace.page.document", "trace.trace"}]
 
 # Private attributes that are used outside of the module that has them.
-PRIVATE = {"tokenizer.bert_tokenizer": {"_encode", "_loaded"}}  # of its own base classes
+PRIVATE = {"tokenizer.bert_tokenizer": {"_loaded"}}  # of its own base classes
 
 # The folders that import each outside library.
 HOMES = {
@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_098,
-    "vectors": 4_899,
+    "core": 14_120,
+    "vectors": 4_896,
     "lenses": 5_214,
-    "apps": 7_633,
-    "tests": 33_389,
+    "apps": 7_684,
+    "tests": 33_478,
     "benchmarks": 4_154,
-    "words": 49_909,
+    "words": 49_921,
 }
 SLACK = {"words": 300}
 

@@ -261,12 +261,6 @@ class RunFolder:
         A run that is killed here joins the shards again when it is resumed, because they are deleted last.
         """
         self._refuse_others(n_shards)
-        renames: list[tuple[Path, Path]] = []
-        for file in self.task.files[self.task.into_folder :]:
-            shards = [self.shard(number, file.suffix) for number in range(n_shards)]
-            whole = self.path / f"{_WHOLE}{file.suffix}"
-            write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
-            renames.append((whole, Path(file.output)))
         outputs, processors = dict[str, dict[str, Any]](), set[str]()
         named: dict[str, list[str | int]] = {"cut": [], "empty": []}
         for record in self.records().values():
@@ -276,7 +270,11 @@ class RunFolder:
             if self.task.into_folder:
                 name, state = next(iter(record["files"].items()))
                 outputs[name] = {"name": f"{self.output.name}/{name}", "rows": record["counts"]["n_texts"], **state}
-        outputs |= {path.name: {"name": path.name, **(_state_of(whole) or {})} for whole, path in renames}
+        for file in self.task.files[self.task.into_folder :]:
+            shards = [self.shard(number, file.suffix) for number in range(n_shards)]
+            whole, name = self.path / f"{_WHOLE}{file.suffix}", os.path.basename(file.output)
+            write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
+            outputs[name] = {"name": name, **(_state_of(whole) or {})}
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
         manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs, **named}

@@ -255,17 +255,21 @@ def test_an_update_reads_the_standard_input_again(
         how: dict[str, Any] = {"shard_size": 10, "truncation": "silent", "report": lambda problem: None}
         return embed_corpus(short_model, [Source("-", "text")], tmp_path / "v.npy", update=True, **how)
 
-    texts = texts_of(40)
-    for other in (texts_of(40, seed=1), texts):  # of an output, and without one
-        with stopped_after(2):
-            update_from(other)
+    texts, others = texts_of(40), texts_of(40, seed=1)
+    with stopped_after(2):
+        update_from(others)
+    with pytest.raises(ValueError, match="unfinished run has checksum of -"):  # there is no output
         update_from(texts)
-        np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), short_model.encode(texts, truncation="silent"))
+    update_from(others)
+    with stopped_after(2):
+        update_from(texts_of(40, seed=2))
+    update_from(texts)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), short_model.encode(texts, truncation="silent"))
 
 
 @pytest.mark.parametrize("kind", ["v.parquet late", "v/ late"])
 def test_an_output_of_several_vectors_that_has_none(update: Any, tmp_path: Path, kind: str) -> None:
-    empty: Rows = [(f"n{i}", "", "1.00") for i in range(3)]
+    empty: Rows = [(f"empty {i}", "", "1.00") for i in range(3)]
     how = {"on_empty": "null"}
     assert update(kind, empty, **how).n_empty == 3
     summary = update(kind, [*empty, *OLD[:20]], update=True, **how)
