@@ -24,6 +24,7 @@ import minibert
 from minibert.kernels import build, libraries, linker
 from minibert.kernels.libraries import LEVELS, Level
 from tests.support import outcomes
+from tests.support.marks import by_default
 from tests.support.outcomes import ROOT
 
 PACKAGE = Path(minibert.__file__).parent
@@ -92,7 +93,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", by_default(DAMAGE, "no folder", "an empty index", "no library"))
 def test_what_cannot_be_used_has_a_message_and_never_a_signal(damage: str, package: Path, outcome_model: Path) -> None:
     change, message = DAMAGE[damage]
     index = package / BUILT / libraries.INDEX
@@ -152,7 +153,7 @@ print(level().name)
 
 
 @pytest.mark.skipif(len(libraries.usable_levels()) < 2, reason="only one library was built")
-@pytest.mark.parametrize("damage", DAMAGED_LIBRARIES)
+@pytest.mark.parametrize("damage", by_default(DAMAGED_LIBRARIES, "half a file", "a file of another kind"))
 def test_the_next_library_is_used_instead_of_one_that_is_damaged(
     damage: str, package: Path, outcome_model: Path
 ) -> None:
@@ -201,9 +202,9 @@ def compile_all(package: Path, *keep: str) -> None:
             source.unlink()
 
 
-@pytest.mark.parametrize("kept", [[], ["low_precision.py", "reference.py"], ["libraries.py"]])
-def test_an_application_without_sources_uses_the_kernels(kept: list[str], package: Path, outcome_model: Path) -> None:
-    compile_all(package, *kept)
+@pytest.mark.parametrize("kept", by_default(("", "low_precision.py reference.py", "libraries.py"), ""))
+def test_an_application_without_sources_uses_the_kernels(kept: str, package: Path, outcome_model: Path) -> None:
+    compile_all(package, *kept.split())
     assert run(package, outcome_model, LEVEL) == f"{libraries.level().name}\n"
     shared = "check(load(backend='kernels', shared_weights=True))"
     assert run(package, outcome_model, shared, MINIBERT_CACHE_DIR=str(package)) == ""
@@ -236,7 +237,9 @@ def test_a_clone_uses_the_kernels_of_the_installed_package(package: Path, outcom
     assert "other sources" in run(paths, outcome_model)
 
 
-@pytest.mark.parametrize("file", ["kernels/simd.py", "bert/low_precision.py", "bert/reference.py"])
+@pytest.mark.parametrize(
+    "file", by_default(("kernels/simd.py", "bert/low_precision.py", "bert/reference.py"), "bert/reference.py")
+)
 def test_a_change_of_the_sources_is_noticed(file: str, package: Path, outcome_model: Path) -> None:
     source = package / "minibert" / file
     source.write_text(source.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")

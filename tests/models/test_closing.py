@@ -257,10 +257,11 @@ def test_many_models(folder: Path) -> None:
         wait_until(lambda: own_threads() == [])
 
 
-def test_calls_and_releases_by_several_threads_leave_no_watch(folder: Path) -> None:
+@pytest.mark.parametrize("seconds", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_calls_and_releases_by_several_threads_leave_no_watch(folder: Path, seconds: float) -> None:
     """A watch whose time is over must not wait for another one, whose time is over too."""
     model = BertModel.from_pretrained(folder, num_threads=2, idle_release=0.001)
-    end, errors = time.monotonic() + 3, list[object]()
+    end, errors = time.monotonic() + seconds, list[object]()
 
     def work(number: int) -> None:
         random = np.random.default_rng(number)

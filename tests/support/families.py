@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -20,6 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from minibert.bert.families import FAMILIES
 from minibert.bert.reference import ACTIVATIONS
 from tests.support.json_files import write_json
+from tests.support.marks import by_default
 
 SIZES: dict[str, Any] = {
     **{"vocab_size": 199, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3},
@@ -206,11 +206,10 @@ OTHER_NAMES = [family for i, family in enumerate(FAMILIES) if _FORWARDS[family] 
 
 def by_forward(cases: Iterable[Any]) -> list[Any]:
     """Return cases, each a family or a tuple that begins with one; those of another name of a forward are slow."""
-    marked = []
-    for case in cases:
-        values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=pytest.mark.slow if values[0] in OTHER_NAMES else ()))
-    return marked
+    found = [*cases]
+    return by_default(
+        found, *(case for case in found if ([case] if isinstance(case, str) else case)[0] not in OTHER_NAMES)
+    )
 
 
 def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:

@@ -13,11 +13,17 @@ unix = pytest.mark.skipif(os.name != "posix", reason="needs links, pipes and dev
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not have fork")
 
 
+def by_default(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Return cases, of which the chosen ones run by default; the others are slow."""
+    marked = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        marked.append(pytest.param(*values, marks=() if case in chosen else pytest.mark.slow))
+    return marked
+
+
 def sampled(cases: Iterable[Any], one_in: int, always: Iterable[Any] = ()) -> list[Any]:
     """Return cases, of which a part runs by default, the same one each time; the others are slow."""
-    marked, kept = [], {*always}
-    for case in cases:
-        runs = case in kept or zlib.crc32(repr(case).encode()) % one_in == 0
-        values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=() if runs else pytest.mark.slow))
-    return marked
+    found, kept = [*cases], {*always}
+    runs = [case for case in found if case in kept or zlib.crc32(repr(case).encode()) % one_in == 0]
+    return by_default(found, *runs)

@@ -22,7 +22,7 @@ from minibert import BertTokenizer, ModelFormatError
 from minibert.checkpoint.files import locate
 from tests.support.families import BERT_TOKENS, ROBERTA_TOKENS, ROTARY, SAMPLES, WITH_VOCABULARY, family_folder, train
 from tests.support.json_files import change_json, read_json, write_json
-from tests.support.marks import sampled
+from tests.support.marks import by_default
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 from tests.support.tokenizer_files import AWKWARD_TEXTS, model_folder
@@ -112,7 +112,7 @@ FIRST = ["eurobert", *{SAMPLES[family].tokenizer: family for family in reversed(
 @needs_data
 @pytest.mark.parametrize(
     ("family", "most"),
-    sampled(itertools.product(OTHERS, (200, 100_000)), 10**9, [(family, 200) for family in FIRST]),
+    by_default(itertools.product(OTHERS, (200, 100_000)), *((family, 200) for family in FIRST)),
 )
 def test_real_texts(tmp_path: Path, family: str, most: int) -> None:
     """The texts of test_parity.py, then spans of words from lines in 45 languages, each text once."""
