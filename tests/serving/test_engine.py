@@ -537,7 +537,7 @@ def test_the_class_of_a_model_is_chosen_by_its_files(tmp_path: Path) -> None:
 def test_a_text_has_the_same_bytes_under_any_load(minilm_sentences: SentenceTransformer) -> None:
     chance = random.Random(7)
     words = ["cat", "sat", "mat", "banks", "raised", "interest", "rates", "nobody", "slept", "here"]
-    texts = [" ".join(chance.choices(words, k=chance.randint(1, 120))) for _ in range(60)]
+    texts = [" ".join(chance.choices(words, k=chance.randint(1, 50))) for _ in range(60)]
     alone = minilm_sentences.encode(texts, truncation="silent")
     requests = [chance.sample(range(60), chance.choice((1, 1, 1, 2, 20))) for _ in range(24)]
     with Engine(minilm_sentences) as engine, ThreadPoolExecutor(12) as pool:
