@@ -24,7 +24,7 @@ from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, pack
 from minibert.kernels.processor import LEVEL, MR, NR, head_layout, head_words, processor_name, words_of
-from minibert.kernels.threads import FLOAT, TaskKind, TaskList, Team, address
+from minibert.kernels.threads import FLOAT, Task, TaskKind, TaskList, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Resources(NamedTuple):
     """
 
     team: Team
-    run: Callable[..., None]
+    run: Callable[[Task], None]
     buffers: Buffers
     compute_type: str
     attention_format: str
@@ -272,7 +272,7 @@ def embed(resources: Resources, *look_ups: LookUp, scale: FloatArray | None = No
     look_ups += (LookUp(np.zeros((1, H), np.float32), np.zeros(T, np.int32)),) * (3 - len(look_ups))
     arrays = [array for table, ids in look_ups for array in (_floats(table), _ints(ids))]
     factors = None if scale is None else np.ascontiguousarray(scale, np.float64)
-    resources.run(EMBED, (*arrays, factors, y), T, H, num_chunks=row_chunks(T))
+    resources.run(Task(EMBED, (*arrays, factors, y), (T, H), row_chunks(T)))
     return y
 
 
@@ -296,16 +296,16 @@ def linear(
     residual = None if residual is None else _floats(residual)
     if not name:
         scratch = 2 * K // cut.slices * NR * (1 + gated) if packed.half else 0  # two slices of a panel, widened
-        run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks, scratch=scratch)
+        run(Task(LINEAR, (x, packed.panels, packed.bias, residual, y), sizes, num_chunks, scratch))
         return y
     # The rows of x begin at a cache line, and AMX may read one more (amx.py).
     memory = resources.buffers.empty((M + 1) * distance + CACHE_LINE // FLOAT)
     words = -(-address(memory) // CACHE_LINE) * CACHE_LINE
     source = x if x.size <= SMALL else None
     if source is None:
-        run(QUANTISE[name], (x,), words, M, K, num_chunks=row_chunks(M), kept=memory)
+        run(Task(QUANTISE[name], (x,), (words, M, K), row_chunks(M), kept=memory))
     arrays = (source, packed.panels, packed.bias, residual, y)
-    run(LINEAR_WORDS[name], arrays, *sizes, words, num_chunks=num_chunks, kept=memory)
+    run(Task(LINEAR_WORDS[name], arrays, (*sizes, words), num_chunks, kept=memory))
     return y
 
 
@@ -314,7 +314,7 @@ def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArr
     T, H = x.shape
     x, weight, bias = _floats(x), _floats(norm.weight), _floats(norm.bias)
     y = resources.buffers.empty(T, H)
-    resources.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, norm.centered, num_chunks=row_chunks(T))
+    resources.run(Task(LAYER_NORM, (x, weight, bias, y), (T, H, norm.eps, norm.centered), row_chunks(T)))
     return y
 
 
@@ -328,7 +328,7 @@ def max_similarity(
     ends, query_ends = (np.ascontiguousarray(numbers, np.int64) for numbers in (offsets, query_offsets))
     arrays = (_floats(x), ends, packed.panels, query_ends, y)
     scratch = -(-N // NR) * NR
-    resources.run(MAX_SIMILARITY, arrays, N, K, num_queries, num_chunks=num_documents, scratch=scratch)
+    resources.run(Task(MAX_SIMILARITY, arrays, (N, K, num_queries), num_documents, scratch))
     return y
 
 
@@ -364,7 +364,7 @@ def attention(
     widths = (0 if x is None else x.shape[1] for x in (table, angles))
     sharing = H // key.shape[1] if H else 1
     numbers = (num_heads, D, *strides, *widths, -1 if window is None else window.size, sharing)
-    resources.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
+    resources.run(Task(kind, arrays, numbers, (len(cu_seqlens) - 1) * num_heads, scratch))
     if first is None:
         return AttentionOutput(context, None, None)
 

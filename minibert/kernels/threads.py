@@ -147,8 +147,8 @@ class Task(NamedTuple):
     arrays: tuple[np.ndarray[Any, Any] | None, ...]
     numbers: tuple[float, ...]
     num_chunks: int
-    scratch: int
-    kept: FloatArray | None
+    scratch: int = 0
+    kept: FloatArray | None = None
 
 
 # --- the team --------------------------------------------------------------------------------------------------------
@@ -205,17 +205,9 @@ class Team:
         # A forked child also finds the helpers of its parent here, and does not use them.
         self._helpers_by_process: dict[tuple[int, int], _ProcessHelpers] = {}
 
-    def run(
-        self,
-        kind: TaskKind,
-        arrays: tuple[np.ndarray[Any, Any] | None, ...],
-        *numbers: float,
-        num_chunks: int,
-        scratch: int = 0,
-        kept: FloatArray | None = None,
-    ) -> None:
-        """Compute one op; `Task` explains the arguments."""
-        self.compute((Task(kind, arrays, numbers, num_chunks, scratch, kept),))
+    def run(self, task: Task) -> None:
+        """Compute one op."""
+        self.compute((task,))
 
     def compute(self, tasks: Sequence[Task]) -> None:
         """Compute tasks one after the other; at least one.
@@ -289,17 +281,9 @@ class TaskList:
         self._team = team
         self._tasks: list[Task] = []
 
-    def run(
-        self,
-        kind: TaskKind,
-        arrays: tuple[np.ndarray[Any, Any] | None, ...],
-        *numbers: float,
-        num_chunks: int,
-        scratch: int = 0,
-        kept: FloatArray | None = None,
-    ) -> None:
+    def run(self, task: Task) -> None:
         """Add a task; the results that it refers to have their numbers after `compute`."""
-        self._tasks.append(Task(kind, arrays, numbers, num_chunks, scratch, kept))
+        self._tasks.append(task)
 
     def compute(self) -> None:
         """Compute the tasks that were added, in their order, and forget them."""
