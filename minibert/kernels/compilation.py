@@ -16,6 +16,7 @@ Source      https://llvm.org/docs/NewPassManager.html for the passes of level 3
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import tempfile
 from collections.abc import Callable
@@ -25,7 +26,9 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 from numba import types
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core import event
+from numba.core.base import BaseContext
+from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.types.functions import BaseFunction
 
@@ -159,7 +162,7 @@ def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
     """Return the name of a function in LLVM, and the text of it and of all that it calls, not optimised."""
     signature = (types.int64,) * count
     known: dict[Any, tuple[Any, Any]] = {}
-    kind: Any = BaseFunction
+    find: Any = BaseFunction.get_call_type
 
     def find_once(called: Any, context: Any, args: Any, kws: Any) -> Any:
         key = called, args, tuple(kws.items())
@@ -170,20 +173,33 @@ def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
         called._impl_keys[found.args] = implementation  # the last search decides, as without the memory
         return found
 
+    def finalize(library: Any) -> None:
+        library._finalized = True
+
+    def set_layout(library: Any, module: Any) -> None:
+        module.data_layout = library._codegen._data_layout
+
+    changes: tuple[tuple[Any, str, Any], ...] = (
+        (numba.config, "OPT", type(numba.config.OPT)(0)),
+        # These three would verify, optimise and compile each function at once.
+        (CPUCodeLibrary, "_optimize_functions", set_layout),
+        (CPUCodeLibrary, "_finalize_final_module", finalize),
+        (JITCPUCodegen, "set_env", lambda codegen, name, env: None),
+        # Numba would measure each call of LLVM, once for each function that is being compiled.
+        (event, "broadcast", lambda _: None),
+        (BaseFunction, "get_call_type", find_once),
+        (BaseContext, "get_abi_sizeof", functools.cache(BaseContext.get_abi_sizeof)),
+    )
     with global_compiler_lock:  # no other thread compiles with the changed options
-        level, finish, set_env = numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env
-        find, collects = kind.get_call_type, gc.isenabled()
-        numba.config.OPT = type(level)(0)
-        # These two would make machine code of each function at once. Without it, compiling takes half the time.
-        JITCodeLibrary._finalize_specific = lambda library: None
-        JITCPUCodegen.set_env = lambda codegen, name, env: None
-        kind.get_call_type = find_once
+        before, collects = [getattr(owner, name) for owner, name, _ in changes], gc.isenabled()
+        for owner, name, value in changes:
+            setattr(owner, name, value)
         gc.disable()
         try:
             compiled.compile(signature)
         finally:
-            numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env = level, finish, set_env
-            kind.get_call_type = find
+            for (owner, name, _), value in zip(changes, before, strict=True):
+                setattr(owner, name, value)
             if collects:
                 gc.enable()
     result = compiled.overloads[signature]

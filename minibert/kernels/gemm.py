@@ -143,11 +143,16 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
     return micro_kernel
 
 
+@inline
+def _no_kernel(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
+    """Do nothing: tiles do not have more than MR rows, and a micro-kernel takes long to compile."""
+
+
 @functools.cache
 def tile_multiplier(words: Words | None) -> Any:
     """Make the function that chooses the micro-kernel, for floats or for words."""
     # Compiled code cannot choose a function by an index, so each number of rows has a name and a branch.
-    _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows, words) for rows in range(1, 8))
+    _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows, words) if rows <= MR else _no_kernel for rows in range(1, 8))
 
     @function
     def multiply_tile_and_add(rows, a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
