@@ -2,8 +2,8 @@
 
     python -m benchmarks.polynomials
 
-minibert computes erf (bert/reference.py) and exp2, GELU and tanh (kernels/simd.py) as polynomials, or as quotients of
-two polynomials, that were fitted for it. This script fits each one anew to the function itself, by weighted least
+minibert computes erf (bert/reference.py), exp2, GELU and tanh (kernels/activations.py) as polynomials, or as quotients
+of two polynomials, that were fitted for it. This script fits each one anew to the function itself, by weighted least
 squares whose weights grow where the error is large (Lawson's iteration). The kernels use float32 coefficients, so the
 new ones are rounded to float32 too, each to its nearest number, before the errors are compared.
 
@@ -27,7 +27,7 @@ import scipy.special  # type: ignore[import-untyped]
 from numpy.polynomial import Chebyshev, Polynomial, chebyshev, polynomial
 
 from minibert.bert import low_precision, reference
-from minibert.kernels import simd
+from minibert.kernels import activations
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Coefficients: TypeAlias = tuple[Array, Array]
@@ -95,7 +95,7 @@ def stored_coefficients(name: str) -> Coefficients:
         return np.array(reference._ERF_P), np.array(reference._ERF_Q)
     if name == "exp2_short":
         return np.array(low_precision.EXP2_SHORT), np.array([1.0])
-    p, *q = {"exp2": (simd.EXP2,), "gelu": simd.GELU, "tanh": simd.TANH}[name]
+    p, *q = {"exp2": (activations.EXP2,), "gelu": activations.GELU, "tanh": activations.TANH}[name]
     return np.array(p), np.array(q[0] if q else [1.0])
 
 
@@ -205,7 +205,7 @@ def main() -> None:
         )
     print(
         f"""
-Before rounding: the best of {len(FIT_GRIDS)} fits, and the coefficients that the source writes (10 digits in simd.py).
+Before rounding: the best of {len(FIT_GRIDS)} fits, and the coefficients that the source writes (10 digits).
 As used: each coefficient rounded to the nearest float32 (erf: float64). The ratio is stored / median of the fits.
 The ratios of gelu and tanh depend on the choice of the fits, because rounding is a matter of luck. The stored tanh is
 the fit that was best after rounding.

@@ -38,8 +38,9 @@ from numba import types
 from numba.core import cgutils
 
 from minibert.kernels.compilation import function
+from minibert.kernels.lanes import call_llvm
 from minibert.kernels.processor import NR, TILE_BYTES, TILE_ROWS, Words
-from minibert.kernels.simd import call_llvm, instruction, prefetch, prefetch_second, stack_floats
+from minibert.kernels.simd import instruction, prefetch, prefetch_second, stack_floats
 from minibert.kernels.threads import FLOAT
 from minibert.kernels.tile import add_block, finish_tile, load_sums, load_tile, zero_tile
 

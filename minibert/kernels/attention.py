@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.bert.low_precision import BITS_PER_E
+from minibert.kernels.activations import exp2, exp2_short
 from minibert.kernels.amx import amx_attention_multiplier, begin_tiles, end_tiles
 from minibert.kernels.attention_packing import float_packers, rotate_rows, word_packers
 from minibert.kernels.attention_scores import ALIGNED, PART, keep_probs, next_key, place_scores, row_exponentiator
@@ -39,18 +40,7 @@ from minibert.kernels.compilation import function, inline
 from minibert.kernels.gemm import KC, block_length, do_nothing, prefetch_tile, tile_multiplier
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS
 from minibert.kernels.processor import LEAST_IN_TILES, MR, NR, WIDTH, HeadWords, head_layout, head_words
-from minibert.kernels.simd import (
-    broadcast,
-    exp2,
-    exp2_short,
-    floats_at,
-    ints_at,
-    load,
-    longs_at,
-    store,
-    store_up_to,
-    task_at,
-)
+from minibert.kernels.simd import broadcast, floats_at, ints_at, load, longs_at, store, store_up_to, task_at
 from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments

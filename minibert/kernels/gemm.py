@@ -49,12 +49,12 @@ from typing import Any
 
 import numpy as np
 
+from minibert.kernels.activations import activate
 from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.ops import HALVES, LINEAR, LINEAR_WORDS
 from minibert.kernels.processor import MR, NR, UNROLL, WIDTH, Words, row_layout
 from minibert.kernels.simd import (
-    activate,
     floats_at,
     load,
     load_up_to,

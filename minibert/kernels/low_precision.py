@@ -25,22 +25,16 @@ from numba import types
 
 from minibert.bert.low_precision import BLOCK, SMALLEST, Format
 from minibert.kernels.compilation import function, inline
+from minibert.kernels.lanes import FLOATS, INTS, call_llvm, combine_lanes, fma_lanes, load_lanes, splat
 from minibert.kernels.ops import LINEAR_WORDS, QUANTISE, ROWS
 from minibert.kernels.processor import WIDTH, Words, row_layout
 from minibert.kernels.simd import (
-    FLOATS,
-    INTS,
-    call_llvm,
-    combine_lanes,
     floats_at,
     fma,
-    fma_lanes,
     instruction,
     load_first,
-    load_lanes,
     number,
     prefetch,
-    splat,
     stack_floats,
     store,
     task_at,

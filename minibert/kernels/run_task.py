@@ -27,11 +27,12 @@ from minibert.kernels.attention import attention_chunk, attention_words_chunk
 from minibert.kernels.compilation import compile_library, function
 from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
 from minibert.kernels.gemm import do_nothing, linear_chunk, make_linear_chunk
+from minibert.kernels.lanes import call_llvm
 from minibert.kernels.low_precision import quantisers
 from minibert.kernels.max_similarity import max_similarity_chunk
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS, EMBED, LINEAR, LINEAR_WORDS, MAX_SIMILARITY, QUANTISE
 from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
-from minibert.kernels.simd import call_llvm, instruction, long_memory, longs_at, stack_floats
+from minibert.kernels.simd import instruction, long_memory, longs_at, stack_floats
 
 # --- atomics, and the system ------------------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from numba import types
 from numba.extending import models, register_model
 
 from minibert.kernels.compilation import inline
+from minibert.kernels.lanes import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
 from minibert.kernels.processor import NR, TILE_ROWS, WIDTH, Dot, Words
-from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, instruction, load_lanes, splat, store_lanes
+from minibert.kernels.simd import instruction
 
 _COLUMNS = NR // WIDTH  # vectors of one row
 _WORD = ir.IntType(64)

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 from minibert.bert import low_precision
 from minibert.bert.low_precision import fma
 from minibert.kernels import gemm, simd
+from minibert.kernels.activations import exp2, exp2_short, gelu, tanh
 from minibert.kernels.processor import MR, NR, WIDTH
 from minibert.kernels.run_task import microseconds
 from minibert.kernels.simd import floats_at, longs_at
@@ -49,15 +50,15 @@ def ulps(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 def test_exp2() -> None:
     x = np.linspace(-125.9, 127.0, 400_001, dtype=np.float32)
-    assert ulps(lane_by_lane(simd.exp2)(x), np.exp2(x.astype(np.float64))).max() < 1
+    assert ulps(lane_by_lane(exp2)(x), np.exp2(x.astype(np.float64))).max() < 1
     whole = np.arange(-126, 128, dtype=np.float32)
-    np.testing.assert_array_equal(lane_by_lane(simd.exp2)(whole), np.ldexp(1.0, whole.astype(int)))
-    np.testing.assert_array_equal(lane_by_lane(simd.exp2)(np.array([-126.6, -127, -127.4], dtype=np.float32)), 0.0)
+    np.testing.assert_array_equal(lane_by_lane(exp2)(whole), np.ldexp(1.0, whole.astype(int)))
+    np.testing.assert_array_equal(lane_by_lane(exp2)(np.array([-126.6, -127, -127.4], dtype=np.float32)), 0.0)
 
 
 def test_exp2_short_has_the_bits_of_its_twin() -> None:
     x = np.append(np.linspace(-125, 0, 400_001, dtype=np.float32), np.float32(np.nan))
-    found = lane_by_lane(simd.exp2_short)(x)
+    found = lane_by_lane(exp2_short)(x)
     np.testing.assert_array_equal(found, low_precision.exp2_short(x))
     np.testing.assert_allclose(found, np.exp2(x.astype(np.float64)), rtol=2.8e-6)
     assert found[-2] <= 1
@@ -80,28 +81,28 @@ def test_maximum_and_minimum_keep_nan() -> None:
 
 def test_nan_is_not_lost() -> None:
     strange = np.array([np.nan, np.inf], dtype=np.float32)
-    for activation in (simd.gelu, simd.tanh):
+    for activation in (gelu, tanh):
         np.testing.assert_array_equal(np.isnan(lane_by_lane(activation)(strange)), [True, False])
 
 
 def test_tanh() -> None:
     x = np.linspace(-12, 12, 400_001, dtype=np.float32)
-    found = lane_by_lane(simd.tanh)(x)
+    found = lane_by_lane(tanh)(x)
     assert ulps(found, np.tanh(x.astype(np.float64))).max() < 6
     assert np.abs(found).max() == 1
     tiny = np.array([0.0, 1e-30, -1e-10], dtype=np.float32)
-    np.testing.assert_allclose(lane_by_lane(simd.tanh)(tiny), tiny, rtol=2e-7)
+    np.testing.assert_allclose(lane_by_lane(tanh)(tiny), tiny, rtol=2e-7)
 
 
 def test_gelu_is_exact_to_float32_rounding() -> None:
     x = np.linspace(-20, 20, 800_001, dtype=np.float32)
     exact = x.astype(np.float64) * ndtr(x.astype(np.float64))
-    found = lane_by_lane(simd.gelu)(x)
+    found = lane_by_lane(gelu)(x)
     assert ulps(found, exact)[x > -1].max() < 5
     # Small results are measured in units of x, from which they are computed.
     assert (np.abs(found - exact) / (oracle.EPSILON * np.maximum(np.abs(x), 1e-30))).max() < 1.2
     far = np.array([-1e17, -1e4, -20, 0.0, 20, 1e4, 1e17], dtype=np.float32)
-    np.testing.assert_array_equal(lane_by_lane(simd.gelu)(far), np.maximum(far, 0))
+    np.testing.assert_array_equal(lane_by_lane(gelu)(far), np.maximum(far, 0))
 
 
 def test_sums_and_largest() -> None:
