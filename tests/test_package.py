@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_137,
+    "core": 14_174,
     "vectors": 4_896,
     "lenses": 5_214,
     "apps": 7_684,
-    "tests": 33_489,
+    "tests": 33_523,
     "benchmarks": 4_154,
-    "words": 49_928,
+    "words": 49_960,
 }
 SLACK = {"words": 300}
 

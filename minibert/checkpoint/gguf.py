@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,14 @@ _NUMBERS = dict(enumerate(("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<f4", "?")))
 _TEXT, _ARRAY = 8, 9  # the other types of metadata
 _FLOATS = {0: "F32", 1: "F16", 28: "F64", 30: "BF16"}
 
-_FAMILIES = {"bert": "bert", "nomic-bert": "nomic_bert"}
-_QKV = ("attn_q", "attn_k", "attn_v")
+_FAMILIES = {
+    "bert": "bert",
+    "nomic-bert": "nomic_bert",
+    "jina-bert-v3": "jina_embeddings_v3",
+    "eurobert": "eurobert",
+    "modern-bert": "modernbert",
+}
+_FUSED = {"attn_qkv": ("attn_q", "attn_k", "attn_v")}
 _MODULES = {
     "token_embd": "embeddings.word_embeddings",
     "position_embd": "embeddings.position_embeddings",
@@ -45,9 +52,17 @@ _MODULES = {
     "cls": "pooler.dense",
     "cls.output": "classifier",
 }
+_NORMS_FIRST = {"attn_norm": "attention.LayerNorm", "ffn_norm": "intermediate.LayerNorm", "output_norm": "final_norm"}
+_OWN_MODULES = {
+    "distilbert": {"cls": "pre_classifier"},
+    "nomic_bert": {"ffn_up": "intermediate.up"},
+    "eurobert": {**_NORMS_FIRST, "ffn_up": "intermediate.up"},
+    "modernbert": {**_NORMS_FIRST, "ffn_up": "intermediate.up"},
+}
 
 
-class Gguf(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gguf:
     """A file, its metadata, and its tensors by their names in it."""
 
     path: Path
@@ -64,10 +79,14 @@ class Gguf(NamedTuple):
         if self.metadata.get("tokenizer.ggml.model") == "bert" and "<pad>" in (words or [])[padding:][:1]:
             # As llama.cpp's converter makes it for CamemBERT, whose positions then begin two rows too late.
             raise ValueError("its words are not BERT's, though it says so, and its positions can begin elsewhere")
+        if architecture != "bert":
+            if "cls.output.weight" in self.tensors:
+                raise ValueError(f"it is a classifier of the architecture {architecture}")
+            return _FAMILIES[architecture]
         dense, scores = (self.tensors.get(f"{name}.weight") for name in ("cls", "cls.output"))
         if (dense or scores) and (dense is None or scores is None or dense.shape[0] != dense.shape[1]):
             raise ValueError("it is a classifier whose pooler llama.cpp's converter left out, so it has no scores")
-        return "distilbert" if "token_types.weight" not in self.tensors else _FAMILIES[architecture]
+        return "distilbert" if "token_types.weight" not in self.tensors else "bert"
 
     def of_model(self, key: str) -> Any:
         """Return an entry of the metadata that the model must have."""
@@ -83,13 +102,13 @@ def read_header(path: Path) -> list[StoredTensor]:
         The file is damaged, or a tensor has a type that minibert does not read.
     """
     gguf, renamed = read_gguf(path), []
-    modules = _MODULES | ({"ffn_up": "intermediate.up"} if gguf.model_type == "nomic_bert" else {})
-    modules |= {"cls": "pre_classifier"} if gguf.model_type == "distilbert" else {}
+    modules = _MODULES | _OWN_MODULES.get(gguf.model_type, {})
+    fused = _FUSED | ({"ffn_up": ("ffn_gate", "ffn_up")} if gguf.model_type == "modernbert" else {})
     for name, tensor in gguf.tensors.items():
         layer, _, module = (
             name.rpartition(".")[0].removeprefix("blk.").rpartition("." if name.startswith("blk.") else "/")
         )
-        parts = _QKV if module == "attn_qkv" else (module,)
+        parts = fused.get(module, (module,))
         for index, part in enumerate(parts):
             scope = f"encoder.layer.{layer}." if layer else ""
             own = f"{scope}{modules.get(part, part)}.{name.rpartition('.')[2]}"
@@ -111,12 +130,19 @@ def read_gguf(path: Path) -> Gguf:
     try:
         with open(path, "rb") as file:
             state = file_state(file)
-            return _read(_Header(bytes(read_exactly(file, min(state[2], _LIMIT)))), path, state)
+            if (gguf := _READ.get((path, state))) is None:
+                header = _Header(bytes(read_exactly(file, min(state[2], _LIMIT))))
+                gguf = _READ[path, state] = _read(header, path, state)
+            return gguf
     except (OSError, ValueError) as error:
         reason = str(error).removesuffix(".")
         raise ModelFormatError(
             f"{path} cannot be read: {reason}. Fetch or copy it again, or use another file."
         ) from error
+
+
+# What a model's files hold while it is loaded; its weights need it, too.
+_READ: weakref.WeakValueDictionary[tuple[Path, tuple[int, ...]], Gguf] = weakref.WeakValueDictionary()
 
 
 class _Header:

@@ -103,22 +103,39 @@ def _config(gguf: Gguf) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "num_hidden_layers": layers,
         "num_attention_heads": gguf.of_model("attention.head_count"),
-        "hidden_dim" if kind == "distilbert" else "intermediate_size": shapes["blk.0.ffn_up.weight"][0],
-        "layer_norm_eps": float(f"{gguf.of_model('attention.layer_norm_epsilon'):.6g}"),  # it has 32 bits
+        "hidden_dim" if kind == "distilbert" else "intermediate_size": shapes["blk.0.ffn_down.weight"][1],
+        "layer_norm_eps": _eps(gguf),
         "pad_token_id": gguf.metadata.get("tokenizer.ggml.padding_token_id", 0),
         "type_vocab_size": shapes.get("token_types.weight", (1,))[0],
     }
-    if kind == "nomic_bert":
-        config["rope_parameters"] = {"rope_type": "default", "rope_theta": gguf.of_model("rope.freq_base")}
-        config["max_position_embeddings"] = gguf.of_model("context_length")
-    else:
+    if kind in ("bert", "distilbert"):
         config["max_position_embeddings"] = shapes["position_embd.weight"][0]
+    else:
+        config["max_position_embeddings"] = gguf.of_model("context_length")
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": gguf.of_model("rope.freq_base")}
+    if kind == "eurobert":
+        config |= {"num_key_value_heads": gguf.of_model("attention.head_count_kv"), "rms_norm_eps": _eps(gguf)}
+    elif kind == "modernbert":
+        local = {"rope_type": "default", "rope_theta": gguf.of_model("rope.freq_base_swa")}
+        config["rope_parameters"] = {"full_attention": config["rope_parameters"], "sliding_attention": local}
+        config["local_attention"] = gguf.of_model("attention.sliding_window")
+        config["global_attn_every_n_layers"] = gguf.of_model("attention.sliding_window_pattern")
+        config["norm_eps"] = _eps(gguf)
     if rows := shapes.get("cls.output.weight"):
         config["architectures"] = [f"{'DistilBert' if kind == 'distilbert' else 'Bert'}ForSequenceClassification"]
         config["id2label"] = {i: f"LABEL_{i}" for i in range(rows[0])}
         with contextlib.suppress(KeyError):
             config["id2label"] = dict(enumerate(gguf.of_model("classifier.output_labels")))
     return config
+
+
+def _eps(gguf: Gguf) -> float:
+    """Return layer_norm_eps, which has 32 bits in the file; llama.cpp calls that of ModernBERT RMSNorm's."""
+    try:
+        eps = gguf.of_model("attention.layer_norm_epsilon")
+    except KeyError:
+        eps = gguf.of_model("attention.layer_norm_rms_epsilon")
+    return float(f"{eps:.6g}")
 
 
 def _tokens(gguf: Gguf) -> tuple[str, list[str]]:

@@ -28,7 +28,16 @@ from minibert.cli import main
 from tests.support.checkpoints import VOCABULARY, random_checkpoint
 from tests.support.damage import damaged_bytes
 from tests.support.families import family_folder, make, train
-from tests.support.gguf_files import Stored, gguf_bytes, gguf_of, llama_names, metadata_of, random_blocks, stored
+from tests.support.gguf_files import (
+    ARCHITECTURES,
+    Stored,
+    gguf_bytes,
+    gguf_of,
+    llama_names,
+    metadata_of,
+    random_blocks,
+    stored,
+)
 
 # The number of a type in a file, and the begin of the SHA-256 of what gguf 0.19.0 makes of 32 `random_blocks`.
 TYPES = {
@@ -132,7 +141,7 @@ def test_states_are_those_of_the_dequantised_arrays(tmp_path: Path, name: str) -
         np.testing.assert_array_equal(states(ours), states(plain))
 
 
-@pytest.mark.parametrize("family", ["distilbert", "nomic_bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("family", ["distilbert", "roberta", "xlm-roberta", *ARCHITECTURES])
 def test_other_families(tmp_path: Path, family: str) -> None:
     """RoBERTa's table of positions is cut: position 0 is the first token."""
     make(tmp_path / "plain", family, **({"hidden_act": "gelu"} if "roberta" in family else {}))  # it is not stored
@@ -145,7 +154,7 @@ def test_other_families(tmp_path: Path, family: str) -> None:
     ours = minibert.load(path)
     ids = np.random.default_rng(1).integers(50, 99, (3, 9))  # without padding
     np.testing.assert_array_equal(states(ours, ids), states(theirs, ids))
-    assert ours.config.model_type == {"distilbert": family, "nomic_bert": family}.get(family, "bert")
+    assert ours.config.model_type == (family if family in ("distilbert", *ARCHITECTURES) else "bert")
     assert ours.config.max_length == theirs.config.max_length
 
 

@@ -17,21 +17,33 @@ from minibert.checkpoint.quantised import QUANTISED
 Stored = tuple[int, tuple[int, ...], bytes]
 """The type of ggml, the shape and the bytes of a tensor."""
 
+ARCHITECTURES = {
+    "nomic_bert": "nomic-bert",
+    "jina_embeddings_v3": "jina-bert-v3",
+    "eurobert": "eurobert",
+    "modernbert": "modern-bert",
+}
+
 _NAMES = (
-    (r"^embeddings\.word_embeddings", "token_embd"),
+    (r"^embeddings\.word_embeddings|^embed_tokens|^embeddings\.tok_embeddings", "token_embd"),
+    (r"^(norm|final_norm)\.", "output_norm."),
+    (r"input_layernorm", "attn_norm"),
+    (r"mlp_norm", "ffn_norm"),
     (r"^embeddings\.position_embeddings", "position_embd"),
     (r"^embeddings\.token_type_embeddings", "token_types"),
-    (r"^embeddings\.LayerNorm", "token_embd_norm"),
+    (r"^embeddings\.(LayerNorm|norm)", "token_embd_norm"),
     (r"^(encoder\.layer|transformer\.layer|layers)\.", "blk."),
     (r"attention\.self\.query|attention\.q_lin", "attn_q"),
     (r"attention\.self\.key|attention\.k_lin", "attn_k"),
     (r"attention\.self\.value|attention\.v_lin", "attn_v"),
     (r"attention\.output\.dense|attention\.out_lin|self_attn\.o_proj", "attn_output"),
     (r"attention\.output\.LayerNorm|sa_layer_norm|post_attention_layernorm", "attn_output_norm"),
-    (r"intermediate\.dense|ffn\.lin1|mlp\.up_proj", "ffn_up"),
+    (r"attn\.Wqkv", "attn_qkv"),
+    (r"attn\.Wo", "attn_output"),
+    (r"intermediate\.dense|ffn\.lin1|mlp\.(up_proj|fc1|Wi)", "ffn_up"),
     (r"mlp\.gate_proj", "ffn_gate"),
     (r"output\.LayerNorm|output_layer_norm|post_mlp_layernorm", "layer_output_norm"),
-    (r"output\.dense|ffn\.lin2|mlp\.down_proj", "ffn_down"),
+    (r"output\.dense|ffn\.lin2|mlp\.(down_proj|fc2|Wo)", "ffn_down"),
     (r"^classifier\.dense|^pre_classifier", "cls"),
     (r"^classifier(\.out_proj)?", "cls.output"),
 )
@@ -44,22 +56,27 @@ def stored(array: np.ndarray) -> Stored:
 
 def llama_names(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return a model's tensors by llama.cpp's names, without the pooler; the three maps of nomic's attention as one."""
-    renamed = {}
+    renamed, norms_first = {}, any("input_layernorm" in name for name in arrays)
     for name, array in arrays.items():
+        if norms_first:
+            name = name.replace("post_attention_layernorm", "ffn_norm")
         name = re.sub(r"^(bert|distilbert|roberta|nomic_bert)\.", "", name)
         for old, new in _NAMES:
             name = re.sub(old, new, name)
         if not name.startswith(("pooler.", "embeddings.position_ids")):
             renamed[name] = array
-    for query in [name for name in renamed if name.endswith("self_attn.q_proj.weight")]:
-        parts = [renamed.pop(query.replace("q_proj", f"{part}_proj")) for part in "qkv"]
-        renamed[query.replace("self_attn.q_proj", "attn_qkv")] = np.concatenate(parts)
+    for query in [name for name in renamed if "self_attn.q_proj" in name]:
+        parts = {part: renamed.pop(query.replace("q_proj", f"{part}_proj")) for part in "qkv"}
+        if norms_first:
+            renamed |= {query.replace("self_attn.q_proj", f"attn_{part}"): x for part, x in parts.items()}
+        else:
+            renamed[query.replace("self_attn.q_proj", "attn_qkv")] = np.concatenate([*parts.values()])
     return renamed
 
 
 def metadata_of(config: Any, words: list[str] | None = None, **more: Any) -> dict[str, Any]:
     """Return the metadata of a model with this config of minibert; `more` has "_" for "." and replaces entries."""
-    arch = "nomic-bert" if config.model_type == "nomic_bert" else "bert"
+    arch = ARCHITECTURES.get(config.model_type, "bert")
     data: dict[str, Any] = {
         "general.architecture": arch,
         "general.name": "a model",
@@ -72,8 +89,17 @@ def metadata_of(config: Any, words: list[str] | None = None, **more: Any) -> dic
         f"{arch}.pooling_type": 1,
         "general.tags": ["a", "b"],
     }
-    if arch == "nomic-bert":
-        data[f"{arch}.rope.freq_base"] = 1000.0
+    rope = config.rope_parameters
+    if arch == "modern-bert":
+        data |= {f"{arch}.attention.sliding_window": config.local_attention, f"{arch}.rope.freq_base_swa": 10_000.0}
+        data |= {f"{arch}.attention.sliding_window_pattern": 3, f"{arch}.rope.freq_base": 160_000.0}
+    elif rope:
+        data[f"{arch}.rope.freq_base"] = rope["rope_theta"]
+    if arch in ("modern-bert", "eurobert"):
+        norm = f"{arch}.attention.layer_norm"
+        data[f"{norm}_rms_epsilon"] = data.pop(f"{norm}_epsilon")
+    if arch == "eurobert":
+        data[f"{arch}.attention.head_count_kv"] = config.num_key_value_heads
     if words:
         special = [word.startswith("[") and "unused" not in word for word in words]
         data |= {
