@@ -526,14 +526,13 @@ def content_of(response: Any) -> Any:
 
 @pytest.mark.parametrize(("path", "body"), BODIES)
 def test_a_field_that_is_null_is_not_given(client: TestClient, path: str, body: dict[str, Any]) -> None:
-    """Each optional field of each protocol, one by one and all at once, and a field that no protocol has."""
+    """Each optional field of each protocol, some by some and all at once, and a field that no protocol has."""
     expected = content_of(post(client, path, body))
     optional = [*sorted(FIELDS - body.keys()), "user"]
-    for names in ([name] for name in optional), [optional]:
-        for some in names:
-            response = post(client, path, {**body, **dict.fromkeys(some)})
-            assert content_of(response) == expected, some
-            assert "x-minibert-ignored" not in response.headers
+    for some in (*(optional[i::8] for i in range(8)), optional):
+        response = post(client, path, {**body, **dict.fromkeys(some)})
+        assert content_of(response) == expected, some
+        assert "x-minibert-ignored" not in response.headers
 
 
 def test_all_routes_are_among_these() -> None:
