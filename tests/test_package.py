@@ -224,7 +224,7 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_174,
+    "core": 14_187,
     "vectors": 4_896,
     "lenses": 5_214,
     "apps": 7_684,
