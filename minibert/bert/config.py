@@ -54,15 +54,17 @@ class BertConfig(ConfigFields):
     rope_parameters : dict or None   of rotary positions: rope_type, rope_theta and more, as in transformers 5; in
                                      ModernBERT a dict for each type of layers
     layer_types : tuple of str       ModernBERT: "full_attention" or "sliding_attention" for each layer
-    local_attention : int            ModernBERT: a layer with a window sees half as many tokens on each side
-    classifier_pooling : str         ModernBERT: "cls" or "mean"; EuroBERT: "bos", "mean" or "late"
+    local_attention : int            ModernBERT: a layer with a window sees half as many tokens on each side;
+                                     UltraBERT, where it is `sliding_window`: as many
+    classifier_pooling : str         ModernBERT, UltraBERT: "cls" or "mean"; EuroBERT: "bos", "mean" or "late"
     classifier_activation : str      ModernBERT: of all heads
     norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias : bool    ModernBERT: what has a bias
     num_hidden_groups : int          ALBERT: how many different layers there are; see `stored_layer`
     use_task_id : bool               ERNIE: the files have task_type_vocab_size vectors of tasks; that of task 0 counts
-    num_key_value_heads : int        EuroBERT: heads of keys and values, which divide `num_attention_heads`
+    num_key_value_heads : int        EuroBERT, UltraBERT: heads of keys and values, which divide `num_attention_heads`
     token_dropout : bool             ESM: masked tokens have zeros, and the others a factor; see `PackedBatch.scale`
     mask_token_id : int or None      ESM: the id of <mask>
+    prediction_head_size : int       UltraBERT: features between the first two maps of the masked-LM head
     stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
 
     The fields from `rope_parameters` on are None in a family that does not have them.
@@ -196,11 +198,11 @@ class BertConfig(ConfigFields):
         """
         harmless = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
         keywords.check_keywords("BertConfig.save_pretrained", harmless, keywords.SAVING_KEYWORDS)
-        written = {**self.stated, **self.to_dict(), "label2id": self.label2id, **fields}
+        own = self.to_dict()
         # transformers would make labels of the first one, and use the others instead of fields that are written
-        for name in ("num_labels", "sliding_window", *rotary.OLD_FIELDS):
-            written.pop(name, None)
-        written |= {name: value for name, value in self.to_dict().items() if name == "rope_theta"}
+        old = {"num_labels", "sliding_window", "attention_windows", *rotary.OLD_FIELDS} - own.keys()
+        stated = {name: value for name, value in self.stated.items() if name not in old}
+        written = {**stated, **own, "label2id": self.label2id, **fields}
         write_json(os.path.join(make_folder(save_directory), "config.json"), written)
 
 

@@ -53,6 +53,7 @@ class ConfigFields:
     num_key_value_heads: int | None = None
     token_dropout: bool | None = None
     mask_token_id: int | None = None
+    prediction_head_size: int | None = None
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +91,7 @@ class ConfigFields:
 
     def _check_extra(self) -> None:
         """Check booleans and the fields of some families; complete the rotary parameters and the types of layers."""
+        own = self.family.own_name
         for name in EXTRA:
             if name not in self.family.defaults:
                 object.__setattr__(self, name, None)
@@ -106,13 +108,18 @@ class ConfigFields:
             if self.num_attention_heads % check_stored_int("num_key_value_heads", count, 1):
                 raise ModelFormatError(f"num_key_value_heads={count} does not divide {self.num_attention_heads} heads.")
             object.__setattr__(self, "num_key_value_heads", count)
-        for name in {"num_hidden_groups", "task_type_vocab_size"} & self.family.defaults.keys():
+        for name in {"num_hidden_groups", "task_type_vocab_size", "prediction_head_size"} & self.family.defaults.keys():
             check_stored_int(name, getattr(self, name), 1)
+        if (self.num_hidden_groups or 0) > max(1, self.num_hidden_layers):
+            raise ModelFormatError(
+                f"num_hidden_groups={self.num_hidden_groups} is more than num_hidden_layers={self.num_hidden_layers}; "
+                "a layer has one group. Correct one of the two."
+            )
         if self.token_dropout:
             check_stored_int("mask_token_id", self.mask_token_id, 0)
         if self.family.has_windows:
-            check_stored_int("local_attention", self.local_attention, 0)
-            types = self.layer_types or tuple(_layer_types(self.stated, self.num_hidden_layers))
+            check_stored_int(own("local_attention"), self.local_attention, 0)
+            types = self.layer_types or tuple(_layer_types(self.stated, self.family, self.num_hidden_layers))
             if len(types) != self.num_hidden_layers or not set(types) <= self.family.theta.keys():
                 raise ModelFormatError(
                     f"layer_types={brief(types)}; expected {self.num_hidden_layers} of {', '.join(self.family.theta)}."
@@ -133,6 +140,12 @@ class ConfigFields:
         """Return the rotary parameters of a type of layers."""
         parameters: dict[str, Any] = self.rope_parameters or {}
         return parameters[layer_type] if len(self.family.theta) > 1 else parameters
+
+    @property
+    def window(self) -> int:
+        """How many tokens a token sees on each side in a layer of the type "sliding_attention"."""
+        size = self.local_attention or 0
+        return size if "local_attention" in self.family.fields else size // 2
 
     def stored_layer(self, i: int) -> int:
         """Return the number of the layer in the checkpoint whose weights layer i has; in ALBERT many have the same."""
@@ -220,10 +233,12 @@ class ConfigFields:
                 raise ModelFormatError(f"{name}={brief(self.stated[name])} is not implemented, only {only!r} is.")
 
 
-def _layer_types(stated: Mapping[str, Any], num_layers: int) -> list[str]:
-    """Return the types of ModernBERT's layers from the older field: every n-th one has no window."""
-    every = check_stored_int("global_attn_every_n_layers", stated.get("global_attn_every_n_layers", 3), 1)
-    return ["sliding_attention" if i % every else "full_attention" for i in range(num_layers)]
+def _layer_types(stated: Mapping[str, Any], family: Family, num_layers: int) -> list[str]:
+    """Return the types of layers where config.json does not have them: every n-th one has no window."""
+    every, full = 3, family.full_layer
+    if not full:  # an older field of ModernBERT
+        every = check_stored_int("global_attn_every_n_layers", stated.get("global_attn_every_n_layers", 3), 1)
+    return ["sliding_attention" if (i - full) % every else "full_attention" for i in range(num_layers)]
 
 
 def _check_labels(id2label: object) -> dict[int, str]:

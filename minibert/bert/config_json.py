@@ -78,6 +78,8 @@ def read_fields(fields: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """
     _refuse_unimplemented(fields, family)
     read = {name: value for name, value in fields.items() if name not in family.ignored}
+    if family.model_type == "ultrabert":
+        _read_ultrabert(read)
     for name, own in (*family.fields.items(), *((name, old) for old, name in family.old_fields.items())):
         if own in read:  # of two names the one of BERT counts, as in transformers
             read.setdefault(name, read.pop(own))
@@ -103,6 +105,25 @@ def _read_old_nomic(read: dict[str, Any]) -> None:
     read |= {"hidden_act": gated[read["hidden_act"]]} if read.get("hidden_act") in tuple(gated) else {}
     if read.get("rotary_scaling_factor") is not None and "max_trained_positions" in read:
         read["max_position_embeddings"] = read["max_trained_positions"]  # the scaling begins behind them
+
+
+def _read_ultrabert(read: dict[str, Any]) -> None:
+    """Give fields of UltraBERT's own config.json, which has a window and a rotary base of each layer, their meaning."""
+    windows, bases = read.get("attention_windows"), read.get("rope_theta")
+    for name, values in (("attention_windows", windows), ("rope_theta", bases)):
+        if not isinstance(values, list | None):
+            raise ModelFormatError(f"{name}={brief(values)}; expected a list with a value for each layer.")
+    if windows is not None:
+        if len(sizes := {window for window in windows if window}) > 1:
+            raise ModelFormatError(f"attention_windows={brief(windows)}; windows of one size are implemented.")
+        read |= {"sliding_window": sizes.pop()} if sizes else {}
+        if read.get("layer_types") is None:
+            read["layer_types"] = ["sliding_attention" if window else "full_attention" for window in windows]
+    rope, types = read.get("rope_parameters"), read.get("layer_types")
+    if bases is not None and rope is None:
+        if types is None:
+            raise ModelFormatError("rope_theta is a list, so attention_windows must say what each layer is. Add it.")
+        read["rope_parameters"] = {kind: {"rope_theta": base} for kind, base in zip(types, bases, strict=False)}
 
 
 def _labels_of(fields: Mapping[str, Any]) -> object:

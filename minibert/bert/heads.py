@@ -8,7 +8,8 @@ A head is a linear map, and the masked-LM head has one more in front of it. Some
 others only [CLS], through the pooler (B rows). BERT's pre-training has two heads: masked LM and next sentence.
 
 The results are *logits*: scores before softmax or sigmoid. What they mean is the subject of the task, not of the model.
-Dropout acts in training only. The letters are those of encoder.py; N is the number of labels.
+Dropout acts in training only. The letters are those of encoder.py; N is the number of labels, I the
+`prediction_head_size` of UltraBERT.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
     """Section 3.1, task 1: for each token, a logit of each word of the vocabulary.
 
     The transform is in the paper's code, not in its text. The decoder's weight is the table of word embeddings, unless
-    the checkpoint has another one. EuroBERT has the decoder alone.
+    the checkpoint has another one. EuroBERT has the decoder alone, UltraBERT a dense map more and no LayerNorm.
     """
     if head.transform is not None:
         x = transform(x, head, config, ops)  # (T, H)
@@ -44,8 +45,10 @@ def transform(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
     """Compute the dense map and the LayerNorm before the decoder. In ModernBERT each head begins with them."""
     own = config.classifier_activation
     activation = ACTIVATIONS[own] if own else config.family.activation("BertForMaskedLM", config.activation)
+    if head.transform_inner is not None:
+        x = ops.linear(x, head.transform_inner, activation=activation)  # (T, I)
     x = ops.linear(x, head.transform, activation=activation)  # (T, H)
-    return ops.layer_norm(x, head.transform_norm)  # (T, H)
+    return x if head.transform_norm is None else ops.layer_norm(x, head.transform_norm)  # (T, H)
 
 
 def pool(x: FloatArray, batch: PackedBatch, has_result: npt.NDArray[np.bool_], pooling: str) -> FloatArray:

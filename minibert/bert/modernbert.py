@@ -1,10 +1,10 @@
-"""The forward pass of ModernBERT, EuroBERT and ESM-2, to be read after encoder.py: the same five ops in another order.
+"""The forward pass of ModernBERT, EuroBERT, UltraBERT and ESM-2, to be read after encoder.py: its ops in another order.
 
 - Warner et al. 2024, "Smarter, Better, Faster, Longer" (arXiv 2412.13663): section 2.1.
 - Boizard et al. 2025, "EuroBERT: Scaling Multilingual Encoders for European Languages" (arXiv 2503.05500): section 2.1.
 - Lin et al. 2023, "Evolutionary-scale prediction of atomic-level protein structure" (doi 10.1126/science.ade2574).
-- The formulas are those of transformers 5.24, modeling_modernbert.py, modeling_eurobert.py and modeling_esm.py in
-  https://github.com/huggingface/transformers/tree/v5.24.0/src/transformers/models
+- The formulas are those of transformers 5.24, modeling_modernbert.py, modeling_eurobert.py, modeling_ultrabert.py and
+  modeling_esm.py in https://github.com/huggingface/transformers/tree/v5.24.0/src/transformers/models
 
 Four things differ from BERT:
 
@@ -13,7 +13,7 @@ Four things differ from BERT:
   they do not subtract the mean.
 - **Rotary positions.** Attention turns queries and keys by the positions (rotary.py); no table is added to the words.
 - **Windows.** In most layers of ModernBERT, a token sees `local_attention` / 2 tokens on each side, in every third
-  layer all of them. Both kinds have a rotary base of their own.
+  layer all of them. Both kinds have a rotary base of their own. UltraBERT has such layers, too.
 - **A gate.** The feed-forward is W2 (gelu(Wg x) * Wu x), or with silu. ESM-2's has none, as in BERT.
 
 ESM-2 multiplies the embeddings by a factor (`PackedBatch.scale`). In the larger EuroBERTs, several heads of queries

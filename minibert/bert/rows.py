@@ -121,11 +121,13 @@ class HeadRows:
 
 
 DECODER = "cls.predictions.decoder"
-_PREDICTIONS = (
-    Row("cls.predictions.transform.dense", "transform", (_E, _H)),
-    Row("cls.predictions.transform.LayerNorm", "transform_norm", (_E,)),
-    Row(DECODER, "decoder", ("vocab_size", _E)),
-)
+TRANSFORM = {
+    "inner": Row("cls.predictions.transform.inner.dense", "transform_inner", ("prediction_head_size", _H)),
+    "dense": Row("cls.predictions.transform.dense", "transform", (_E, _H)),
+    "LayerNorm": Row("cls.predictions.transform.LayerNorm", "transform_norm", (_E,)),
+}
+"""The modules that a masked-LM head may have before the decoder."""
+_PREDICTIONS = (TRANSFORM["dense"], TRANSFORM["LayerNorm"], Row(DECODER, "decoder", ("vocab_size", _E)))
 _SEQ_RELATIONSHIP = Row("cls.seq_relationship", "seq_relationship", (2, _H))
 _CLASSIFIER = Row("classifier", "classifier", ("num_labels", _H))
 HEADS = {
@@ -143,12 +145,13 @@ may be named ``cls.predictions.bias``."""
 
 def head_of(family: Family, name: str) -> HeadRows:
     """Return the modules of a head in a family."""
-    head = HEADS[name]
-    if head.rows[-1].path == DECODER and len(family.transform) < 2:
-        return dataclasses.replace(head, rows=head.rows[2:])
-    if not family.heads_begin_with_transform or "words" in head.result_kinds:
-        return head
-    return HeadRows((*_PREDICTIONS[:2], head.rows[-1]), head.result_kinds, has_pooler=False)
+    rows = HEADS[name].rows
+    if rows[0] in _PREDICTIONS or family.heads_begin_with_transform:
+        own = [TRANSFORM[module] for module in family.transform]
+        if "inner" in family.transform:
+            own[1] = dataclasses.replace(own[1], shape=(_H, "prediction_head_size"))
+        rows = (*own, *(row for row in rows if row not in _PREDICTIONS[:2]))
+    return HeadRows(rows, HEADS[name].result_kinds, family.has_pooler)
 
 
 def head_rows(config: BertConfig, name: str) -> tuple[Row, ...]:

@@ -85,6 +85,7 @@ class HeadWeights:
     seq_relationship: PreparedLinear | None = None
     classifier: PreparedLinear | None = None
     qa_outputs: PreparedLinear | None = None
+    transform_inner: PreparedLinear | None = None  # UltraBERT's, before `transform`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,7 +234,7 @@ def read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
         if (stored := config.stored_layer(i)) not in read:
             read[stored] = _assemble(tensors, layer_rows(config, stored), f"encoder.layer.{stored}.", config)
         maps = read[stored] if i == stored else _as_layer(i, read[stored])
-        window = (config.local_attention or 0) // 2 if layer_type == "sliding_attention" else None
+        window = config.window if layer_type == "sliding_attention" else None
         rotary = rotaries.get(layer_type)
         layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
     return Weights(config=config, layers=tuple(layers), pooler=None, **fields)

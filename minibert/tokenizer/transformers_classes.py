@@ -123,7 +123,7 @@ _OF_MODELS = {
     "mpnet": "MPNetTokenizer",
     **dict.fromkeys(("xlm-roberta", "xlm-roberta-xl", "gte", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
     "esm": "EsmTokenizer",
-    **dict.fromkeys(("modernbert", "new", "eurobert"), GENERIC.name),
+    **dict.fromkeys(("modernbert", "new", "eurobert", "ultrabert"), GENERIC.name),
 }
 """The ``model_type`` of config.json -> the class, if the files do not name one; BERT's for every other type."""
 

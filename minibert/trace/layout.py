@@ -53,6 +53,7 @@ class Sizes:
     layer_types: tuple[str, ...] | None = None
     num_key_value_heads: int | None = None
     token_dropout: bool | None = None
+    prediction_head_size: int | None = None
 
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
@@ -172,7 +173,7 @@ def all_entries() -> tuple[Entry, ...]:
 
 
 # Widths that all differ, so that a width says its letter. No weight holds a number.
-_WIDTHS = {"H": 8, "G": 4, "E": 6, "F": 10, "V": 12, "N": 14}
+_WIDTHS = {"H": 8, "G": 4, "E": 6, "F": 10, "V": 12, "N": 14, "I": 16}
 _LETTERS = {width: letter for letter, width in _WIDTHS.items()}
 
 
@@ -187,6 +188,8 @@ def _skeleton(sizes: Sizes, layer_types: tuple[str, ...]) -> BertConfig:
         own["num_key_value_heads"] = 1
     if sizes.token_dropout:
         own |= {"token_dropout": True, "mask_token_id": 1}
+    if sizes.prediction_head_size is not None:
+        own["prediction_head_size"] = _WIDTHS["I"]
     if sizes.classifier_pooling is not None:
         own["classifier_pooling"] = sizes.classifier_pooling
     return BertConfig(

@@ -146,6 +146,7 @@ class Names:
         letters = entry.shape.strip("()").split(", ")
         sizes = self.sizes
         widths = {"H": sizes.hidden_size, "F": sizes.intermediate_size, "V": sizes.vocab_size, "N": sizes.num_labels}
+        widths["I"] = sizes.prediction_head_size or 0
         widths["E"] = sizes.embedding_size or sizes.hidden_size
         widths["G"] = (sizes.num_key_value_heads or 0) * (sizes.hidden_size // sizes.num_attention_heads)
         if letters == ["B", "A", "S", "S"]:

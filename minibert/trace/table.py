@@ -102,6 +102,9 @@ pooler.dense = pooler_dense
   pooler.activation.input  pooler.dense.hook_out  /pooler/dense/Gemm_output_0
 pooler = pooler
   pooler.activation  pooler_output  pooler.hook_pooler_out  /pooler/activation/Tanh_output_0
+cls.predictions.transform.inner.dense = inner_dense
+cls.predictions.transform.inner = inner
+  cls.predictions.transform.dense.input
 cls.predictions.transform.dense = transform_dense
   cls.predictions.transform.transform_act_fn.input
 cls.predictions.transform.transform_act_fn = transform_act

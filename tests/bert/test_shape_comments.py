@@ -62,6 +62,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         **{"H": config.hidden_size, "A": config.num_attention_heads, "D": config.head_size, "G": 2 * config.head_size},
         "Q": sum(LENGTHS),  # all tokens are read
         **{"F": config.intermediate_size, "L": config.num_hidden_layers, "type_vocab_size": config.type_vocab_size},
+        "I": INNER,
     }
     letters = {letter: size for letter, size in dimensions.items() if letter != "Q"}
     sizes = [*letters.values(), *LENGTHS, NUM_LABELS, 1, 3, 6, 3 * config.hidden_size]
@@ -145,6 +146,7 @@ def run_modernbert(weights: Weights, batch: PackedBatch) -> None:
 
 
 NUM_LABELS = 11
+INNER = 37
 
 
 def run_heads(weights: Weights, batch: PackedBatch) -> None:
@@ -169,6 +171,15 @@ def run_heads(weights: Weights, batch: PackedBatch) -> None:
         SimpleNamespace(family=FAMILIES["eurobert"], classifier_pooling=pooling, reads_any=lambda head: True)
         for pooling in ("mean", "late")
     ]
+    inner = dataclasses.replace(
+        head,
+        transform_inner=linear(INNER),
+        transform=Linear(
+            ("x",), np.ones((config.hidden_size, INNER), np.float32), np.ones(config.hidden_size, np.float32)
+        ),
+        transform_norm=None,
+    )
+    heads.masked_lm(x, inner, config, reference.OPS)
     for own, name, kind in (
         (config, "BertForMaskedLM", "words"),
         (config, None, "pooler"),

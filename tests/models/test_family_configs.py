@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import pickle
+import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 import minibert
 from minibert import ModelFormatError
@@ -141,7 +143,7 @@ OTHERS: dict[str, Any] = {
     **dict.fromkeys(
         ("use_cache", "output_attentions", "gradient_checkpointing", "output_cross_attentions", "gguf_file"), True
     ),
-    **{"text_config": {"is_causal": True}, "decoder": None, "generator": None, "fusion_config": {}},
+    **{"text_config": {"is_causal": True}, "auto_map": {}, "decoder": None, "generator": None, "fusion_config": {}},
     **dict.fromkeys(("vision_aspect_ratio", "vision_feature_layer", "vision_feature_select_strategy"), "full"),
     **dict.fromkeys(("mlp_layer_types", "mtp_layer_types"), ["sparse"] * 3),
     **{"num_heads": 6, "embed_dim": 48, "partial_rotary_factor": 0.5, "tie_last_hidden_states": True},
@@ -206,7 +208,7 @@ def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, 
                     minibert.load(tmp_path)
     for field in SIZES.keys() & {field.name for field in dataclasses.fields(config_of(family))}:
         for value in SIZES[field]:
-            if (family, field) == ("eurobert", "hidden_size"):
+            if family in ("eurobert", "ultrabert") and field == "hidden_size":
                 value = 24 * value // 12  # heads have an even number of features
             make(tmp_path, family, **{field: value})
             check_equal(tmp_path, family)
@@ -279,6 +281,22 @@ def test_a_window_that_is_stated_by_its_half(tmp_path: Path) -> None:
     for saved in (model, changed):
         saved.save_pretrained(tmp_path / "saved")
         check_equal(tmp_path / "saved", "modernbert")
+
+
+def test_a_file_of_ultraberts_own_code(tmp_path: Path) -> None:
+    """It has a window and a rotary base for each layer, and older names of the tensors."""
+    make(tmp_path, "ultrabert", "ForMaskedLM")
+    old = {"attention_windows": [4, 4, 0], "rope_theta": [50.0, 50.0, 900.0]}
+    edit(tmp_path, "layer_types", "rope_parameters", "sliding_window", **old)
+    path = tmp_path / "model.safetensors"
+    names = {r"^model\.": "ultrabert.", r"^head\.decoder\.": "cls."}
+    tensors = load_file(path)
+    for new, older in names.items():
+        tensors = {re.sub(new, older, name): array for name, array in tensors.items()}
+    save_file(tensors, path, {"format": "pt"})
+    check_equal(tmp_path, "ultrabert", "ForMaskedLM")
+    minibert.load(tmp_path).save_pretrained(tmp_path / "saved")
+    check_equal(tmp_path / "saved", "ultrabert", "ForMaskedLM")
 
 
 def test_of_two_names_of_a_field_the_one_that_transformers_reads_counts(tmp_path: Path) -> None:
@@ -371,7 +389,7 @@ def test_arguments_by_position_have_the_order_of_transformers(tmp_path: Path, fa
     kind, _, part = kind.partition(".")
     untied = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
     # Theirs are not projected, there is no module, or it takes a mask.
-    if family in ("albert", "eurobert", "esm") and part == "embeddings":
+    if family in ("albert", "eurobert", "ultrabert", "esm") and part == "embeddings":
         return
     same = {"embedding_size": 24} if family == "electra" else {}  # nor are these
     theirs, ours = make(tmp_path, family, kind, **untied, **same), minibert.load(tmp_path)
@@ -441,7 +459,7 @@ def test_each_family_has_a_config_with_the_defaults_and_names_of_transformers(fa
     assert type(config) is ours
     assert isinstance(config, minibert.BertConfig)
     assert pickle.loads(pickle.dumps(config)) == config
-    types = {"layer_types": None} if family == "modernbert" else {}  # which are those of all layers
+    types = {"layer_types": None} if FAMILIES[family].has_windows else {}  # which are those of all layers
     changed = dataclasses.replace(config, vocab_size=77, **{FAMILIES[family].own_name("num_hidden_layers"): 2}, **types)
     assert type(changed) is ours
     assert (changed.vocab_size, changed.num_hidden_layers, changed.model_type) == (77, 2, family)

@@ -104,8 +104,6 @@ SAMPLES = {
     "ernie": Sample(
         refused=(("Model", "use_task_id", ("x", None)), ("Model", "task_type_vocab_size", (0, "3"))),
     ),
-    "megatron-bert": Sample(),
-    "xlm-roberta-xl": Sample({"type_vocab_size": 1}, tokenizer="XLMRobertaTokenizer", refused=(_NO_PADDING,)),
     "distilbert": Sample(
         tokenizer="DistilBertTokenizer", has_vocabulary=True, refused=(("Model", "activation", ("quick_gelu", "mish")),)
     ),
@@ -128,7 +126,7 @@ SAMPLES = {
         {"embedding_size": 16, "hidden_act": "gelu"},
         tokenizer="AlbertTokenizer",
         of_heads={"num_hidden_groups": (2, 3)},
-        refused=(("Model", "inner_group_num", (2,)), ("Model", "num_hidden_groups", (0, "2", None)), _ACTIVATION),
+        refused=(("Model", "inner_group_num", (2,)), ("Model", "num_hidden_groups", (0, "2", None, 4)), _ACTIVATION),
     ),
     "nomic_bert": dataclasses.replace(_ROTARY, kinds=KINDS[:4], tokenizer="BertTokenizer"),
     "gte": dataclasses.replace(_ROTARY, kinds=KINDS[:4]),
@@ -176,6 +174,33 @@ SAMPLES["eurobert"] = Sample(
     ),
     telling={"num_hidden_layers": 4, "rope_parameters": {"rope_theta": 300.0, "rope_type": "linear", "factor": 1.2}},
 )
+_BOTH_ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 1.2, "rope_theta": 500.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+}
+_BASES = {name: {"rope_type": "default", "rope_theta": 77.0} for name in _BOTH_ROPES}
+SAMPLES["ultrabert"] = Sample(
+    {**_IDS, "num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 3, "prediction_head_size": 20},
+    kinds=KINDS[:5],
+    tokenizer="PreTrainedTokenizerFast",
+    changing={
+        **{"rope_parameters": (_BOTH_ROPES, _BASES), "rms_norm_eps": (1e-3, 1.0), "sliding_window": (0, 5)},
+        "layer_types": (["sliding_attention"] * 3, ["full_attention", "full_attention", "sliding_attention"]),
+        "attention_windows": ([2, 0, 2], [None, 4, 4]),
+    },
+    of_heads={
+        **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), (True, False)),
+        **{"classifier_pooling": ("cls", "mean"), "num_key_value_heads": (1, 4), "head_dim": (None, 6)},
+        "prediction_head_size": (1, 30),
+    },
+    refused=(
+        *(_HEAD_DIM, _ACTIVATION, ("Model", "num_key_value_heads", (3, 0, "2"))),
+        *(("Model", "classifier_pooling", ("late", None)), ("Model", "sliding_window", ("7", -1, 2.5))),
+        *(("Model", "attention_windows", ([2, 3, 0], 4)), ("Model", "rope_theta", (77.0, "x"))),
+        *(("Model", "rope_scaling", ({"type": "linear", "factor": 3.0},)), ("Model", "prediction_head_size", (0, "3"))),
+    ),
+    telling={"num_hidden_layers": 6, "rope_parameters": _BOTH_ROPES},
+)
 SAMPLES["esm"] = Sample(
     {"pad_token_id": 1, "mask_token_id": 150, "token_dropout": True, "position_embedding_type": "rotary"}
     | {"layer_norm_eps": 1e-5, "emb_layer_norm_before": False},
@@ -189,6 +214,8 @@ SAMPLES["esm"] = Sample(
         *(("Model", "token_dropout", ("x", 2)), ("Model", "mask_token_id", (None, -1))),
     ),
 )
+SAMPLES["megatron-bert"] = Sample()
+SAMPLES["xlm-roberta-xl"] = Sample({"type_vocab_size": 1}, tokenizer="XLMRobertaTokenizer", refused=(_NO_PADDING,))
 ROTARY = tuple(family for family in FAMILIES if FAMILIES[family].theta)
 PAIRS = [(family, kind) for family in FAMILIES for kind in SAMPLES[family].kinds]
 

@@ -225,7 +225,7 @@ def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_n
     expected = list(theirs("a", "b"))
     if family in ("bert", "electra", "nomic_bert", "albert", "ernie", "megatron-bert"):
         expected = ["input_ids", "token_type_ids", "attention_mask"]
-    if family == "eurobert":  # its model does not have token types, whatever class its files name
+    if family in ("eurobert", "ultrabert"):  # its model does not have token types, whatever class its files name
         expected = ["input_ids", "attention_mask"]
     assert list(ours("a", "b")) == list(ours.model_input_names) == expected
     if family == "modernbert":

@@ -17,6 +17,7 @@ megatron-bert       Shoeybi et al. 2019 (arXiv 1909.08053): BERT, norm first
 xlm-roberta-xl      Goyal et al. 2021 (arXiv 2105.00572): XLM-RoBERTa, norm first
 esm                 Lin et al. 2023 (doi 10.1126/science.ade2574), ESM-2: proteins; ModernBERT's forward, without a gate
 eurobert            Boizard et al. 2025 (arXiv 2503.05500): ModernBERT's forward, RMSNorm, heads that share their keys
+ultrabert           dmis-lab/UltraBERT-150M (2026): EuroBERT with windows and two rotary bases
 ==================  =============================================================================================
 
 Everywhere else a module has the path that it has in BERT, whatever its family calls it: a checkpoint is renamed while
@@ -40,7 +41,7 @@ BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder
 EXTRA = (
     *("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation"),
     *(*BIASES, "num_hidden_groups", "use_task_id", "task_type_vocab_size", "num_key_value_heads"),
-    *("token_dropout", "mask_token_id"),
+    *("token_dropout", "mask_token_id", "prediction_head_size"),
 )
 """The fields of `BertConfig` that only some families have."""
 

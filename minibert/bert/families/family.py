@@ -74,12 +74,16 @@ class Family:
         Each LayerNorm is an RMSNorm.
     stores_frequencies : bool
         The checkpoint may have the frequencies of the rotary positions.
+    full_layer : int
+        Of each three layers, the one without a window; in a family where it is 0, config.json may say another distance.
     transform : tuple of str
-        The modules of the masked-LM head before the decoder: the ends of their paths in BERT.
+        The modules of the masked-LM head before the decoder: keys of `rows.TRANSFORM`.
     forward : str
         The file of its forward: "bert" is encoder.py, "modernbert" is modernbert.py.
     heads_begin_with_transform : bool
-        Every head begins as the masked-LM head does, with a dense map and a LayerNorm, and none has a pooler.
+        Every head begins as the masked-LM head does, with a dense map and a LayerNorm.
+    has_pooler : bool
+        Heads that read one vector of a sequence begin with the pooler, or a dense map in its place.
     """
 
     model_type: str
@@ -108,9 +112,11 @@ class Family:
     has_embeddings_norm: bool = True
     has_rms_norm: bool = False
     stores_frequencies: bool = False
+    full_layer: int = 0
     transform: tuple[str, ...] = ("dense", "LayerNorm")
     forward: str = "bert"
     heads_begin_with_transform: bool = False
+    has_pooler: bool = True
 
     @property
     def has_windows(self) -> bool:

@@ -61,6 +61,7 @@ _MODERN = Family(
     is_gated=True,
     forward="modernbert",
     heads_begin_with_transform=True,
+    has_pooler=False,
 )
 _ESM = Family(
     "esm",
@@ -123,6 +124,35 @@ _EUROBERT = dataclasses.replace(
     transform=(),
     forward="modernbert",
 )
+_ULTRABERT = dataclasses.replace(
+    _EUROBERT,
+    model_type="ultrabert",
+    class_name="Ultrabert",
+    heads={
+        "ForMaskedLM": {
+            "cls.predictions.transform.inner.dense": "head.linear1",
+            "cls.predictions.transform.dense": "head.linear2",
+            **{"cls.predictions.decoder": "head.decoder", "cls.predictions": "head.decoder"},
+        },
+    },
+    activations={"ForMaskedLM": "gelu_tanh"},
+    old_modules=((r"^ultrabert\.", "model."), (r"^cls\.", "head.decoder.")),
+    biases={**_EUROBERT.biases, "transform.": None, "decoder": None},
+    fields={"layer_norm_eps": "rms_norm_eps", "local_attention": "sliding_window"},
+    defaults={
+        **{"vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+        **{"intermediate_size": 11008, "hidden_act": "silu", "max_position_embeddings": 32768, "layer_norm_eps": 1e-6},
+        **{"pad_token_id": 0, "type_vocab_size": 1, "tie_word_embeddings": False, "rope_parameters": None},
+        **{"num_key_value_heads": None, "classifier_pooling": "cls", "attention_bias": False, "mlp_bias": False},
+        **{"layer_types": None, "local_attention": 128, "prediction_head_size": 768},
+    },
+    ignored=("type_vocab_size", "layer_norm_eps", "local_attention"),
+    required={"": {"rope_scaling": None}},
+    theta={"full_attention": 2_560_000.0, "sliding_attention": 10_000.0},
+    full_layer=2,
+    transform=("inner", "dense"),
+    has_pooler=False,
+)
 _MEGATRON = Family(
     "megatron-bert",
     "MegatronBert",
@@ -157,4 +187,4 @@ _XLM_ROBERTA_XL = dataclasses.replace(
     forward="modernbert",
 )
 
-FAMILIES = (_MODERN, _EUROBERT, _ESM, _MEGATRON, _XLM_ROBERTA_XL)
+FAMILIES = (_MODERN, _EUROBERT, _ULTRABERT, _ESM, _MEGATRON, _XLM_ROBERTA_XL)

@@ -243,7 +243,8 @@ _ROWS: dict[str, Mistake] = {
     ).but(fits=rotary.has_windows),
     "A13.narrow": rotary.window(lambda size, width: size - 1),
     "A13.wide": rotary.window(lambda size, width: size + 1),
-    "A13.full": rotary.window(lambda size, width: width),
+    "A13.full": rotary.window(lambda size, width: width).but(fits=rotary.counts_both_sides),
+    "A13.half": rotary.window(lambda size, width: width // 2).but(fits=rotary.counts_one_side),
     "A13.none": rotary.window(lambda size, width: None),
     "A14.borders": part_mistake("context", weigh=attention.without_borders).but(
         mixes_rows=True,

@@ -91,7 +91,7 @@ def in_pairs(inner: Part, here: Here, x: FloatArray, num_heads: int, rotation: R
 
 
 def window(change: Callable[[int, int], int | None]) -> Mistake:
-    """Return the mistake of another window, from the right one and `local_attention`; None means all tokens."""
+    """Return the mistake of another window, from the right one and the number in the config; None means all tokens."""
 
     def part(inner: Part, here: Here, size: int | None) -> int | None:
         return None if size is None else change(size, here.forward.config.local_attention or 0)
@@ -104,9 +104,19 @@ def has_windows(model: Model) -> bool:
     return any(layer.window is not None for layer in model.weights.layers)
 
 
+def counts_both_sides(model: Model) -> bool:
+    """Return whether the number in the config is that of both sides together, as in ModernBERT."""
+    return has_windows(model) and "local_attention" not in model.config.family.fields
+
+
+def counts_one_side(model: Model) -> bool:
+    """Return whether the number in the config is that of each side, as in UltraBERT."""
+    return has_windows(model) and not counts_both_sides(model)
+
+
 def exchanged_window(inner: Part, here: Here, size: int | None) -> int | None:
     """Give a window to the layers that see all tokens, and none to the others."""
-    return None if size is not None else (here.forward.config.local_attention or 0) // 2
+    return None if size is not None else here.forward.config.window
 
 
 def gated(change: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]) -> Mistake:
