@@ -133,6 +133,8 @@ def load_static(files: ModelFiles, ops: Ops = OPS) -> tuple[StaticModel, StaticT
     if "embeddings" not in read:
         raise ModelFormatError(f"{files.source}: embedding.weight is missing among the tensors {[*stored][:12]}.")
     table, weights = read["embeddings"], read.get("weights")
+    if not table.shape[1]:
+        raise ModelFormatError(f"{files.source}: embeddings is {list(table.shape)}; a vector needs a number.")
     mapping = read.get("mapping", np.arange(table.shape[0])).astype(np.int64)
     fits = len(mapping) == len(mapping if weights is None else weights)
     if not fits or not 0 <= mapping.min(initial=0) <= mapping.max(initial=0) < table.shape[0]:

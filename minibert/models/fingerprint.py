@@ -52,7 +52,10 @@ def sha256(value: Any) -> str:
 
 
 def sha256_of_arrays(named: Iterable[tuple[str, Table]]) -> str:
-    """Return the SHA-256 of arrays: their names, shapes, types and numbers. A table in a file is read in pieces."""
+    """Return the SHA-256 of arrays: their names, shapes and bytes. A table in a file is read in pieces.
+
+    Dtypes are not in it: arrays that differ in the dtype alone, and have the same bytes, need different names.
+    """
     digest = hashlib.sha256()
     for name, array in named:
         digest.update(f"{name} {tuple(array.shape)}\n".encode())

@@ -18,6 +18,9 @@ from minibert.tokenizer.library_files import library_errors, read_library_tokeni
 from minibert.tokenizer.texts import Texts
 from minibert.tokenizer.transformers_classes import GENERIC
 
+_UNKNOWN = "\U00013080"
+"""A hieroglyph, which hardly any vocabulary has. The library fails if it does not have the unknown token, either."""
+
 
 class StaticTokenizer(BertTokenizer):
     """The tokenizer of sentence-transformers' StaticEmbedding."""
@@ -29,7 +32,8 @@ class StaticTokenizer(BertTokenizer):
         Raises
         ------
         ModelFormatError
-            The file is missing or damaged, or an id is not below `vocab_size`, the number of tokens that have a vector.
+            The file is missing or damaged, or the vocabulary does not have the unknown token; or an id is not below
+            `vocab_size`, the number of tokens that have a vector.
         """
         content = read_json_object(files.require("tokenizer.json"))
         path, tokenizer, vocab, stored = read_library_tokenizer(files, GENERIC, {})
@@ -38,6 +42,7 @@ class StaticTokenizer(BertTokenizer):
             vocab = checked_vocab(tokenizer, vocab, path, {})
             unk_id = content["model"].get("unk_id")
             unk_token = content["model"].get("unk_token") if unk_id is None else tokenizer.id_to_token(unk_id)
+            tokenizer.encode(_UNKNOWN)
         if (largest := max(vocab.values())) >= vocab_size:
             raise ModelFormatError(f"{path} has the id {largest}, but there are vectors of {vocab_size} tokens only.")
         named = {"unk_token": unk_token, "pad_token": stored.pop("pad_token", None)}

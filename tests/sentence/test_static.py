@@ -211,6 +211,13 @@ def tensors(**arrays: np.ndarray) -> Callable[[Path], object]:
     return lambda folder: save_file(arrays, folder / "model.safetensors")
 
 
+def without_unknown(folder: Path) -> None:
+    """Name an unknown token that the vocabulary does not have: the library would fail at the first unknown word."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["unk_token"] = "[NONE]"
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
 TABLE = np.ones((30522, 2), np.float32)
 
 
@@ -227,6 +234,8 @@ TABLE = np.ones((30522, 2), np.float32)
         (tensors(embeddings=TABLE.astype(np.int64)), "I64"),
         (tensors(embeddings=TABLE * np.nan), "nan"),
         (tensors(embeddings=TABLE[:0]), "mapping"),
+        (tensors(embeddings=TABLE[:, :0]), "embeddings"),
+        (without_unknown, "tokenizer.json"),
         (tensors(embeddings=TABLE, weights=TABLE[:4, 0]), "weights"),
         (tensors(embeddings=TABLE[:5], mapping=np.full(30522, 5)), "mapping"),
         (tensors(embeddings=TABLE, mapping=np.full(30522, -1)), "mapping"),
@@ -278,6 +287,8 @@ def test_corpora_search_and_the_service(
         answer = client.post("/embed", json={"inputs": [*lines[:5], "", "\u2603"]})
         np.testing.assert_array_equal(np.array(answer.json(), np.float32), [*expected[:5], *np.zeros((2, WIDTH))])
         assert client.get("/info").json()["max_input_length"] == 512
+        refused = client.post("/hidden_states", json={"inputs": ["of"]})
+        assert (refused.status_code, "/embed" in refused.text) == (400, True), refused.text
         for inputs, options in (([[5, 6]], {"add_special_tokens": True}), (["of"], {"pooling": "cls"})):
             refused = client.post("/v1/embeddings", json={"input": inputs, "model": "default", **options})
             assert refused.status_code == 400, refused.text

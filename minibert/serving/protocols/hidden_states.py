@@ -10,10 +10,12 @@ import numpy as np
 from msgspec import Struct
 
 from minibert._utils.validation import FloatArray
+from minibert.encode.static import StaticModel
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import common
 from minibert.serving.protocols.openai import ERRORS
 from minibert.serving.served_models import TextEmbedder, VectorOptions
+from minibert.serving.settings import ServiceError
 from minibert.vectors.layers import resolve_layers
 
 
@@ -28,6 +30,8 @@ class HiddenStatesRequest(Struct, kw_only=True):
 
 def _answer(engine: Engine, request: HiddenStatesRequest, ignored: tuple[str, ...]) -> common.Work:
     served = engine.models.of(TextEmbedder, request.model)
+    if isinstance(served.model.model, StaticModel):
+        raise ServiceError("invalid", f"{served.name} is static and has no hidden states. Ask for its vectors: /embed.")
     options = VectorOptions(layers=request.layers, tokens=True, truncation="error", prompted=False)
     prepared = served.prepare(common.listed(request.inputs, "inputs"), options)
     layers = resolve_layers(request.layers, served.model.model.config.num_hidden_layers)
