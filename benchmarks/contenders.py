@@ -45,6 +45,17 @@ KINDS = ("float32", "float16", "bfloat16")
 SUCCESSORS = {"nomic-embed-text": "nomic_bert", "ModernBERT-base": "modernbert"}
 """Models after BERT that are timed."""
 
+_BASE = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+_ESM = {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "token_dropout": True}
+_ESM |= {"position_embedding_type": "rotary", "emb_layer_norm_before": False}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "eurobert-210m": ("eurobert", {}),
+    "ESM-2 35M": ("esm", _ESM | {**_BASE, "hidden_size": 480, "num_attention_heads": 20, "intermediate_size": 1920}),
+    "ALBERT-base": ("albert", {**_BASE, "hidden_act": "gelu_new"}),
+    "bert-base": ("bert", {}),
+}
+"""Other families that are timed: their type, and the sizes that are not those of transformers."""
+
 
 # --- from ids to the last hidden state -----------------------------------------------------------------------------
 

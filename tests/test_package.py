@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_263,
-    "vectors": 4_896,
-    "lenses": 5_219,
-    "apps": 7_684,
-    "tests": 33_575,
-    "benchmarks": 4_159,
-    "words": 50_370,
+    "core": 14_266,
+    "vectors": 4_898,
+    "lenses": 5_257,
+    "apps": 7_688,
+    "tests": 33_667,
+    "benchmarks": 4_257,
+    "words": 50_508,
 }
 SLACK = {"words": 300}
 
