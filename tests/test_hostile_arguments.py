@@ -50,7 +50,7 @@ from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 from tests.support.task_models import CLASS_OF, NLI_LABELS, task_folder
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, minibert.ModelFormatError, minibert.DownloadError)
-SAMPLE, SEED = 1000, 20
+SAMPLE, SEED = 2000, 20
 
 
 class Index:
