@@ -20,7 +20,7 @@ from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.finding import Finding
-from minibert.parity.llama_words import llama_mistake
+from minibert.parity.llama_words import llama_mistake, words_of_ids
 from minibert.parity.truth import HALF_PRECISIONS, InapplicableError, Padded, Subject, round_to
 from minibert.tokenizer.batch import pad_rows
 from minibert.trace.edits import copied_array
@@ -249,7 +249,7 @@ def check_inputs(
 
 
 def _of_llama(subject: Subject, right: Padded, ids: Array) -> Mistake | None:
-    """Return the mistake of llama.cpp's normalizer, if the visible ids of all rows are its ids."""
+    """Return the mistake of llama.cpp's normalizer, if all rows have its ids, where no word is [UNK] in the inputs."""
     if subject.tokenizer is None or len(ids) != len(right.ids):
         return None
     mistake = llama_mistake(subject.tokenizer)
@@ -257,9 +257,15 @@ def _of_llama(subject: Subject, right: Padded, ids: Array) -> Mistake | None:
         made = right if mistake.inputs is None else mistake.inputs(right, subject.config)
     except InapplicableError:
         return None
-    rows = (row[mask] for row, mask in zip(made.ids, made.mask, strict=True))
-    same = all(np.array_equal(own[: len(row)], row) for own, row in zip(ids, rows, strict=True))
-    return mistake if same else None
+    unknown, pad = [subject.tokenizer.unk_token_id], subject.tokenizer.pad_token_id
+    for row, mask, own in zip(made.ids, made.mask, ids, strict=True):
+        if not np.isin(own, np.arange(len(subject.tokenizer))).all():
+            return None
+        wanted = words_of_ids(subject.tokenizer, row[mask].tolist())
+        found = words_of_ids(subject.tokenizer, own[own != pad].tolist())
+        if len(wanted) != len(found) or any(a not in (b, unknown) for a, b in zip(wanted, found, strict=True)):
+            return None
+    return mistake
 
 
 def _row(subject: Subject, name: str, row: Array) -> str:

@@ -28,6 +28,13 @@ def llama_word(word: str) -> str:
     return "".join(letter for letter in first if not unicodedata.category(letter).startswith("M"))
 
 
+def words_of_ids(tokenizer: Any, ids: list[int]) -> list[list[int]]:
+    """Return the ids of each word; a word begins with a token without "##"."""
+    tokens = tokenizer.convert_ids_to_tokens(ids)
+    begins = [0, *(i for i, token in enumerate(tokens) if i and not token.startswith(_CONTINUED)), len(tokens)]
+    return [ids[begin:end] for begin, end in itertools.pairwise(begins)]
+
+
 def llama_mistake(tokenizer: Any) -> Mistake:
     """Return the mistake of these ids, for the inputs of a tokenizer of WordPiece; of another one, it is not possible.
 
@@ -36,14 +43,14 @@ def llama_mistake(tokenizer: Any) -> Mistake:
 
     def changed(ids: list[int]) -> list[tuple[int, int]]:
         """Return the new ids, each with the index of the old one whose token type it has."""
-        tokens, made = tokenizer.convert_ids_to_tokens(ids), list[tuple[int, int]]()
-        begins = [i for i, token in enumerate(tokens) if not token.startswith(_CONTINUED)] + [len(tokens)]
-        for begin, end in itertools.pairwise(sorted({0, *begins})):
-            word = "".join(token.removeprefix(_CONTINUED) for token in tokens[begin:end])
-            own = list(ids[begin:end])
+        made, begin = list[tuple[int, int]](), 0
+        for own in words_of_ids(tokenizer, ids):
+            word = "".join(token.removeprefix(_CONTINUED) for token in tokenizer.convert_ids_to_tokens(own))
+            old = begin
+            begin += len(own)
             if llama_word(word) != unicodedata.normalize("NFC", word):
                 own = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(llama_word(word)))
-            made += [(id, begin) for id in own]
+            made += [(id, old) for id in own]
         return made
 
     def inputs(right: Padded, config: BertConfig) -> Padded:
@@ -58,7 +65,7 @@ def llama_mistake(tokenizer: Any) -> Mistake:
             kept = columns[: len(pairs)]
             ids[row, kept] = [id for id, _ in pairs]
             types[row, kept] = [right.types[row, columns[old]] for _, old in pairs]
-            mask[row, columns[len(pairs) :]] = False
+            mask[row, columns[len(pairs) :]], ids[row, columns[len(pairs) :]] = False, tokenizer.pad_token_id or 0
         if np.array_equal(ids, right.ids) and np.array_equal(mask, right.mask):
             raise InapplicableError("no word has vowel signs or syllables")
         return dataclasses.replace(right, ids=ids, types=types, mask=mask)
