@@ -29,7 +29,7 @@ from minibert import AutoConfig, BertConfig, BertTokenizer, load
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray
 from minibert.bert.families import FAMILIES
-from minibert.bert.modernbert import FORWARDS
+from minibert.bert.norm_first import FORWARDS
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights

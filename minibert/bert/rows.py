@@ -62,7 +62,7 @@ def stored_rows(config: BertConfig) -> tuple[Row, ...]:
         rows.append(_TASKS)
     if config.embedding_size != config.hidden_size or family.always_projects:
         rows.append(_PROJECTION)
-    rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * (family.forward == "modernbert")
+    rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * (family.forward == "norm_first")
     return _in_model(config, rows)
 
 
@@ -91,10 +91,8 @@ def layer_rows(config: BertConfig, i: int) -> tuple[Row, ...]:
     family = config.family
     attention = (*(LAYER_ROWS[:3] if config.key_size == config.hidden_size else _SHARED_ROWS), LAYER_ROWS[3])
     feed_forward = (*(_GATED_ROWS if family.is_gated else LAYER_ROWS[5:6]), LAYER_ROWS[6])
-    if family.forward == "modernbert":
-        first = (
-            () if i == 0 and family.has_embeddings_norm else _NORMS[:1]
-        )  # one LayerNorm behind the other is not needed
+    if family.forward == "norm_first":
+        first = () if i == 0 and family.has_embeddings_norm else _NORMS[:1]  # else two norms would follow each other
         return _in_model(config, (*first, *attention, _NORMS[1], *feed_forward))
     return _in_model(config, (*attention, LAYER_ROWS[4], *feed_forward, LAYER_ROWS[7]))
 

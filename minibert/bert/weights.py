@@ -106,7 +106,7 @@ class Weights:
     head : HeadWeights or None         of the head that was asked for
     embeddings_project : PreparedLinear or None    makes H features of ELECTRA's embeddings
     relative_attention_bias : ndarray of shape (32, A), or None    MPNet's; see `bias_of_distances`
-    final_norm : LayerNorm or None     ModernBERT's, after the last layer
+    final_norm : LayerNorm or None     after the last layer, in models whose norms come first
 
     Raises
     ------

@@ -229,7 +229,7 @@ def norms(model: Any, trace: Any, include: str | None = None, *, heads: bool = F
     ndarray of shape (layers, B, S, S), or (layers, B, A, S, S) with `heads`; float64, zeros for masked tokens
     """
     model = check_model("norms", model)
-    choices = _INCLUDE[:2] if model.config.family.forward == "modernbert" else _INCLUDE
+    choices = _INCLUDE[:2] if model.config.family.forward == "norm_first" else _INCLUDE
     include = choices[-1] if include is None else include
     check_choice("include", include, choices)
     if heads and include != "attention":

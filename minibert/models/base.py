@@ -20,7 +20,7 @@ from minibert._utils.torch_interop import holds_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray, IntArray, check_indices, check_int
 from minibert.bert import encoder, heads
 from minibert.bert.config import BertConfig
-from minibert.bert.modernbert import FORWARDS
+from minibert.bert.norm_first import FORWARDS
 from minibert.bert.ops import KeptProbs, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.rows import HEADS

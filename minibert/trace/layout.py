@@ -24,7 +24,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert import heads, weights
 from minibert.bert.config import BertConfig
 from minibert.bert.families import EXTRA, FAMILIES
-from minibert.bert.modernbert import FORWARDS
+from minibert.bert.norm_first import FORWARDS
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.rows import HEADS

@@ -1,4 +1,4 @@
-"""Execute the shape comments of encoder.py, modernbert.py, heads.py and reference.py.
+"""Execute the shape comments of encoder.py, norm_first.py, heads.py and reference.py.
 
 Lines there end with the shape of the array that they make, ``# (T, H)``. This file reads those comments with `tokenize`
 and runs forwards under a trace, in which no two dimensions are equal. It records the true shape of everything assigned
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.bert import encoder, heads, modernbert, reference
+from minibert.bert import encoder, heads, norm_first, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES
 from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, Queries, RelativeBias, Rotation, Window
@@ -93,7 +93,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         rotation = Rotation(np.ones((config.max_position_embeddings, 6), np.float32), batch.positions)
         inputs = AttentionInput(*rows, batch.cu_seqlens, 8, bias, rotation, Window(3, batch.columns))
         float64.attention(inputs, return_scores=True, return_probs=True)
-        run_modernbert(weights, pack(config, ids, mask))
+        run_norm_first(weights, pack(config, ids, mask))
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         gated = dataclasses.replace(weights.layers[0].intermediate, gated=True)
@@ -129,7 +129,7 @@ def with_shared_keys(weights: Weights, G: int) -> Weights:
     return shared_keys
 
 
-def run_modernbert(weights: Weights, batch: PackedBatch) -> None:
+def run_norm_first(weights: Weights, batch: PackedBatch) -> None:
     """Run the other forward on BERT's weights, with a window and a gate; the odd heads cannot be rotated."""
     first, *others = weights.layers
     modern, F = copy.copy(weights), weights.config.intermediate_size
@@ -139,7 +139,7 @@ def run_modernbert(weights: Weights, batch: PackedBatch) -> None:
     layers = [dataclasses.replace(layer, window=3, intermediate=gate) for layer in others]
     object.__setattr__(modern, "layers", (dataclasses.replace(first, attention_norm=None, intermediate=gate), *layers))
     object.__setattr__(modern, "final_norm", weights.embeddings_norm)
-    list(modernbert.forward(modern, batch, reference.OPS))
+    list(norm_first.forward(modern, batch, reference.OPS))
     x = encoder.embeddings(weights, batch, reference.OPS)
     for pooling in ("cls", "mean"):
         heads.pool(x, batch, batch.shows_first, pooling)

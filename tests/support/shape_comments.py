@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minibert.bert import encoder, heads, modernbert, reference
+from minibert.bert import encoder, heads, norm_first, reference
 from minibert.bert.ops import Linear, LookUp, Queries
 from tests.support.checkpoints import sizes
 
 SOURCES = {
     Path(module.__file__).name: Path(module.__file__)
-    for module in (encoder, heads, modernbert, reference)
+    for module in (encoder, heads, norm_first, reference)
     if module.__file__
 }
 

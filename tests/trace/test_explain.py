@@ -165,7 +165,7 @@ def check(explanation: Explanation, model: Any) -> None:
     }
     if model.config.family.is_gated:
         kinds["intermediate"] = gated
-    if model.config.family.forward == "modernbert":
+    if model.config.family.forward == "norm_first":
         kinds |= {"attention": added, "output": added}
         kinds |= dict.fromkeys(("normed", "attention_normed", "final"), normalised)
     if not model.config.family.has_embeddings_norm:

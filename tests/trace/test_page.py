@@ -295,7 +295,7 @@ def test_the_document_is_well_formed_and_asks_for_nothing(trace: Trace) -> None:
 def test_each_symbol_of_the_table_has_a_step_with_its_line_of_code() -> None:
     for step in steps(entry for entry in all_entries() if entry.line[0] != "heads.py"):
         assert step.words.endswith("."), step.entry
-        assert step.lines[0].file in ("encoder.py", "modernbert.py")
+        assert step.lines[0].file in ("encoder.py", "norm_first.py")
         for file, number, text in step.lines:
             lines = (files("minibert.bert") / file).read_text(encoding="utf-8").splitlines()
             assert lines[number - 1].strip() == text

@@ -12,7 +12,7 @@ jina_embeddings_v3  Sturua et al. 2024 (arXiv 2409.10173): XLM-RoBERTa with rota
 albert              Lan et al. 2019 (arXiv 1909.11942): ELECTRA's embeddings, and layers that share their weights
 data2vec-text       Baevski et al. 2022 (arXiv 2202.03555): RoBERTa, trained in another way
 ernie               Sun et al. 2019 (arXiv 1907.12412): BERT, with a vector of the task in the embeddings
-modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
+modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in norm_first.py
 megatron-bert       Shoeybi et al. 2019 (arXiv 1909.08053): BERT, norm first
 xlm-roberta-xl      Goyal et al. 2021 (arXiv 2105.00572): XLM-RoBERTa, norm first
 esm                 Lin et al. 2023 (doi 10.1126/science.ade2574), ESM-2: proteins; ModernBERT's forward, without a gate

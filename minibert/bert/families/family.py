@@ -79,7 +79,7 @@ class Family:
     transform : tuple of str
         The modules of the masked-LM head before the decoder: keys of `rows.TRANSFORM`.
     forward : str
-        The file of its forward: "bert" is encoder.py, "modernbert" is modernbert.py.
+        The file of its forward: "bert" is encoder.py, "norm_first" is norm_first.py.
     heads_begin_with_transform : bool
         Every head begins as the masked-LM head does, with a dense map and a LayerNorm.
     has_pooler : bool

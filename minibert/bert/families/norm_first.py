@@ -1,4 +1,4 @@
-"""The families whose norms come first; their forward is in modernbert.py."""
+"""The families whose norms come first; their forward is in norm_first.py."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _MODERN = Family(
     theta={"full_attention": 160_000.0, "sliding_attention": 10_000.0},
     has_token_types=False,
     is_gated=True,
-    forward="modernbert",
+    forward="norm_first",
     heads_begin_with_transform=True,
     has_pooler=False,
 )
@@ -85,7 +85,7 @@ _ESM = Family(
     has_token_types=False,
     has_embeddings_norm=False,
     stores_frequencies=True,
-    forward="modernbert",
+    forward="norm_first",
 )
 _EUROBERT = dataclasses.replace(
     ROTARY,
@@ -122,7 +122,7 @@ _EUROBERT = dataclasses.replace(
     has_embeddings_norm=False,
     has_rms_norm=True,
     transform=(),
-    forward="modernbert",
+    forward="norm_first",
 )
 _ULTRABERT = dataclasses.replace(
     _EUROBERT,
@@ -167,7 +167,7 @@ _MEGATRON = Family(
         "intermediate_size": 4096,
     },
     has_embeddings_norm=False,
-    forward="modernbert",
+    forward="norm_first",
 )
 _XLM_ROBERTA_XL = dataclasses.replace(
     ROBERTA,
@@ -184,7 +184,7 @@ _XLM_ROBERTA_XL = dataclasses.replace(
         "layer_norm_eps": 1e-5,
     },
     has_embeddings_norm=False,
-    forward="modernbert",
+    forward="norm_first",
 )
 
 FAMILIES = (_MODERN, _EUROBERT, _ULTRABERT, _ESM, _MEGATRON, _XLM_ROBERTA_XL)

@@ -62,7 +62,7 @@ def _ends_with_norms(model: Model) -> bool:
 
 
 def _begins_with_norms(model: Model) -> bool:
-    return model.config.family.forward == "modernbert"
+    return model.config.family.forward == "norm_first"
 
 
 def _normalises_embeddings(model: Model) -> bool:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
-from minibert.bert.modernbert import LAYERS
+from minibert.bert.norm_first import LAYERS
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights

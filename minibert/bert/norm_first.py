@@ -1,4 +1,6 @@
-"""The forward pass of ModernBERT, EuroBERT, UltraBERT and ESM-2, to be read after encoder.py: its ops in another order.
+"""The forward pass of models whose norms come first, to be read after encoder.py: its ops in another order.
+
+They are ModernBERT, EuroBERT, UltraBERT, ESM-2, Megatron-BERT and XLM-RoBERTa-XL (families/norm_first.py).
 
 - Warner et al. 2024, "Smarter, Better, Faster, Longer" (arXiv 2412.13663): section 2.1.
 - Boizard et al. 2025, "EuroBERT: Scaling Multilingual Encoders for European Languages" (arXiv 2503.05500): section 2.1.
@@ -6,7 +8,7 @@
 - The formulas are those of transformers 5.24, modeling_modernbert.py, modeling_eurobert.py, modeling_ultrabert.py and
   modeling_esm.py in https://github.com/huggingface/transformers/tree/v5.24.0/src/transformers/models
 
-Four things differ from BERT:
+Four things differ from BERT; in Megatron-BERT and XLM-RoBERTa-XL only the first:
 
 - **Norm first.** A LayerNorm is before each block, not behind it, so the blocks only add to x; one more follows the
   last layer. Only ModernBERT's embeddings end with one, so its first layer begins without one. EuroBERT's are RMSNorms:
@@ -52,7 +54,7 @@ def forward(
 def encoder_layer(
     x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, queries: Queries | None = None
 ) -> FloatArray:
-    """Section 2.1: Norm, attention, Add; Norm, gated feed forward, Add.
+    """Section 2.1: Norm, attention, Add; Norm, feed forward, Add.
 
     After attention, T counts only the tokens that are needed, if there are `queries`.
     """
@@ -62,12 +64,12 @@ def encoder_layer(
     x = ops.linear(context, layer.attention_output, residual=x)  # (T, H)
 
     normed = ops.layer_norm(x, layer.output_norm)  # (T, H)
-    # The weight holds the gate and what it multiplies, F rows each: activation(gate) * up.
+    # With a gate, the weight holds it and what it multiplies, F rows each: activation(gate) * up.
     intermediate = ops.linear(normed, layer.intermediate, activation=config.activation)  # (T, F)
     x = ops.linear(intermediate, layer.output, residual=x)  # (T, H)
     return x
 
 
-FORWARDS = {"bert": encoder.forward, "modernbert": forward}
-LAYERS = {"bert": encoder.encoder_layer, "modernbert": encoder_layer}
+FORWARDS = {"bert": encoder.forward, "norm_first": forward}
+LAYERS = {"bert": encoder.encoder_layer, "norm_first": encoder_layer}
 """`Family.forward` -> the forward of its models, and that of one layer."""
