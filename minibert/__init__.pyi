@@ -145,24 +145,6 @@ class ErnieForSequenceClassification(BertForSequenceClassification): ernie: Erni
 class ErnieForTokenClassification(BertForTokenClassification): ernie: ErnieModel
 class ErnieForQuestionAnswering(BertForQuestionAnswering): ernie: ErnieModel
 class ErnieForMultipleChoice(BertForMultipleChoice): ernie: ErnieModel
-class MegatronBertConfig(_Config): ...
-class MegatronBertTokenizer(BertTokenizer): ...
-MegatronBertTokenizerFast = MegatronBertTokenizer
-class MegatronBertModel(BertModel): ...
-class MegatronBertForMaskedLM(BertForMaskedLM): bert: MegatronBertModel
-class MegatronBertForSequenceClassification(BertForSequenceClassification): bert: MegatronBertModel
-class MegatronBertForTokenClassification(BertForTokenClassification): bert: MegatronBertModel
-class MegatronBertForQuestionAnswering(BertForQuestionAnswering): bert: MegatronBertModel
-class MegatronBertForMultipleChoice(BertForMultipleChoice): bert: MegatronBertModel
-class XLMRobertaXLConfig(_Config): ...
-class XLMRobertaXLTokenizer(BertTokenizer): ...
-XLMRobertaXLTokenizerFast = XLMRobertaXLTokenizer
-class XLMRobertaXLModel(BertModel): ...
-class XLMRobertaXLForMaskedLM(BertForMaskedLM): roberta: XLMRobertaXLModel
-class XLMRobertaXLForSequenceClassification(BertForSequenceClassification): roberta: XLMRobertaXLModel
-class XLMRobertaXLForTokenClassification(BertForTokenClassification): roberta: XLMRobertaXLModel
-class XLMRobertaXLForQuestionAnswering(BertForQuestionAnswering): roberta: XLMRobertaXLModel
-class XLMRobertaXLForMultipleChoice(BertForMultipleChoice): roberta: XLMRobertaXLModel
 class DistilBertConfig(_Config): ...
 class DistilBertTokenizer(BertTokenizer): ...
 DistilBertTokenizerFast = DistilBertTokenizer
@@ -262,3 +244,21 @@ class EsmForSequenceClassification(BertForSequenceClassification): esm: EsmModel
 class EsmForTokenClassification(BertForTokenClassification): esm: EsmModel
 class EsmForQuestionAnswering(BertForQuestionAnswering): esm: EsmModel
 class EsmForMultipleChoice(BertForMultipleChoice): esm: EsmModel
+class MegatronBertConfig(_Config): ...
+class MegatronBertTokenizer(BertTokenizer): ...
+MegatronBertTokenizerFast = MegatronBertTokenizer
+class MegatronBertModel(BertModel): ...
+class MegatronBertForMaskedLM(BertForMaskedLM): bert: MegatronBertModel
+class MegatronBertForSequenceClassification(BertForSequenceClassification): bert: MegatronBertModel
+class MegatronBertForTokenClassification(BertForTokenClassification): bert: MegatronBertModel
+class MegatronBertForQuestionAnswering(BertForQuestionAnswering): bert: MegatronBertModel
+class MegatronBertForMultipleChoice(BertForMultipleChoice): bert: MegatronBertModel
+class XLMRobertaXLConfig(_Config): ...
+class XLMRobertaXLTokenizer(BertTokenizer): ...
+XLMRobertaXLTokenizerFast = XLMRobertaXLTokenizer
+class XLMRobertaXLModel(BertModel): ...
+class XLMRobertaXLForMaskedLM(BertForMaskedLM): roberta: XLMRobertaXLModel
+class XLMRobertaXLForSequenceClassification(BertForSequenceClassification): roberta: XLMRobertaXLModel
+class XLMRobertaXLForTokenClassification(BertForTokenClassification): roberta: XLMRobertaXLModel
+class XLMRobertaXLForQuestionAnswering(BertForQuestionAnswering): roberta: XLMRobertaXLModel
+class XLMRobertaXLForMultipleChoice(BertForMultipleChoice): roberta: XLMRobertaXLModel

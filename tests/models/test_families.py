@@ -439,11 +439,12 @@ def test_pipelines_equal_those_of_transformers_which_run_on_a_saved_model_too(
     )
     if task == "fill-mask":
         texts = [texts[0].format(mask=tokenizer.mask_token)]
-    found, wanted = ours(*texts), theirs(*texts)
-    assert saved(*texts) == wanted
-    if task == "zero-shot-classification":
-        assert found["labels"] == wanted["labels"]
-        np.testing.assert_allclose(found["scores"], wanted["scores"], atol=2e-5)
-        return
-    for one, other in zip(*([x] if isinstance(x, dict) else x for x in (found, wanted)), strict=True):
-        assert one["score"] == pytest.approx(other["score"], abs=2e-5)
+    wanted = theirs(*texts)
+    # torch's products depend on where an array lies in memory, so two models of the same weights differ in the last bit.
+    for found, atol in ((saved(*texts), 1e-6), (ours(*texts), 2e-5)):
+        if task == "zero-shot-classification":
+            assert found["labels"] == wanted["labels"]
+            np.testing.assert_allclose(found["scores"], wanted["scores"], atol=atol)
+            continue
+        for one, other in zip(*([x] if isinstance(x, dict) else x for x in (found, wanted)), strict=True):
+            assert one["score"] == pytest.approx(other["score"], abs=atol)
