@@ -46,16 +46,16 @@ class Table:
 def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool) -> None:
     """Print the versions and the machine of a table; write both between this name's markers in README.md if `write`.
 
-    A table that has more places there is written to "name with AMX" or "name with AVX-512", if the kernels use it.
+    A table that has more places there is written to "name with AMX" or "name with AVX2", if these are the best
+    instructions of this machine's kernels.
     """
     note = f"{environment(' '.join(table))}, {measured_with}."
     print(f"\n{note}")
     if write:
         path = Path(__file__).parent / "README.md"
-        kinds = [kind for kind, feature in (("AMX", "amx-int8"), ("AVX-512", "avx512f")) if feature in LEVEL.features]
-        places = (f"{name} with {kind}" for kind in kinds)
-        page = path.read_text(encoding="utf-8")
-        name = next((place for place in places if f"<!-- {place} -->" in page), name)
+        kind = "AMX" if "amx-int8" in LEVEL.features else "AVX2" if LEVEL.name == "x86-64-avx2" else ""
+        place = f"{name} with {kind}"
+        name = place if f"<!-- {place} -->" in path.read_text(encoding="utf-8") else name
         write_between(path, name, "\n".join([*table, "", note]))
 
 

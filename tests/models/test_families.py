@@ -440,7 +440,7 @@ def test_pipelines_equal_those_of_transformers_which_run_on_a_saved_model_too(
     if task == "fill-mask":
         texts = [texts[0].format(mask=tokenizer.mask_token)]
     wanted = theirs(*texts)
-    # torch's products depend on where an array lies in memory, so two models of the same weights differ in the last bit.
+    # torch's products depend on where an array lies in memory, so two models of the same weights may differ by a bit.
     for found, atol in ((saved(*texts), 1e-6), (ours(*texts), 2e-5)):
         if task == "zero-shot-classification":
             assert found["labels"] == wanted["labels"]
