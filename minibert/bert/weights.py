@@ -20,7 +20,11 @@ from minibert.bert.rows import DECODER, POOLER_ROWS, Row, head_rows, layer_rows,
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """The module path and the weights of one encoder layer; its linear maps are results of `Ops.prepare`."""
+    """The module path and the weights of one encoder layer; its linear maps are results of `Ops.prepare`.
+
+    In BERT, `attention_norm` is behind attention and `output_norm` behind the feed-forward. In models whose norms come
+    first (norm_first.py), each is before its block, so `output_norm` is the one before the feed-forward.
+    """
 
     path: str
     _: dataclasses.KW_ONLY
@@ -31,7 +35,7 @@ class LayerWeights:
     attention_norm: LayerNorm = None  # type: ignore[assignment]  # the first layer of ModernBERT has none
     intermediate: PreparedLinear
     output: PreparedLinear
-    output_norm: LayerNorm  # of ModernBERT, the LayerNorm before the feed-forward
+    output_norm: LayerNorm
     relative_bias: FloatArray | None = None  # one array for all layers; see `RelativeBias`
     rotary: Rotary | None = None  # one for all layers of a type
     window: int | None = None  # how many tokens a token sees on each side; None: all
