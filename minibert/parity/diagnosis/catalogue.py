@@ -290,7 +290,9 @@ _ROWS: dict[str, Mistake] = {
     "E4.sinusoids": part_mistake("positions", rows=tokens.sinusoids),
     # the order of a sum of three numbers
     "E4.order": tokens.total(lambda words, types, positions: words + (positions + types)).but(harmless=_always),
-    "E7.added": tokens.total(tokens.added).but(fits=lambda model: not model.config.family.has_token_types),
+    "E7.added": tokens.total(tokens.added).but(
+        fits=lambda model: not model.config.family.has_token_types, from_values=True
+    ),
     "E9.none": part_mistake("embeddings", scale=lambda inner, here, words, scale: words).but(fits=_scales_words),
     "E8.padded": part_mistake("projected", dense=tensors.filled_up),
     "E4.norm": part_mistake("embeddings", norm=norms.no_norm).but(fits=_normalises_embeddings),
@@ -348,7 +350,7 @@ _ROWS: dict[str, Mistake] = {
     # --- dropout and precision
     "D1.dropout": part_mistake(
         ("embeddings", "probs", *_SUMS), norm=precision.drop, softmax=precision.drop, add=precision.drop_dense
-    ),
+    ).but(from_values=True),
     **{f"D2.{name}-weights": precision.rounded_weights(rounding) for name, rounding in precision.ROUNDINGS.items()},
     "D2.float16-words": part_mistake("words", rows=lambda inner, here, table, ids: to_float16(inner(here, table, ids))),
     "D2.int8": precision.product(precision.dynamic_int8).but(rounds=True, mixes_rows=True),

@@ -28,8 +28,14 @@ class Recipe(NamedTuple):
     scaling: str
 
 
-# The parts that read places without a token.
-_READ_PADDING = {"mask", "softmax", "split", "merge", "weigh", "pool"}
+READ_PADDING = {"mask", "softmax", "split", "merge", "weigh", "pool"}
+"""The parts that read places without a token: their mistakes cannot be tried on one row without its padding."""
+
+READ_INPUTS = {"mask", "window", "rotation", "bias"}
+"""The parts that read the mask or the positions: their mistakes show in some inputs only."""
+
+CAN_SPARE_ROWS = {"mask", "pool"}
+"""The parts whose mistakes can leave whole rows right."""
 
 _OF_ANY_MODEL = {
     "hidden_act": "hidden_act",
@@ -84,6 +90,8 @@ class Mistake:
         number near the middle of two rounded ones may become either.
     mixes_rows : bool
         What it changes in a row depends on other rows.
+    from_values : bool
+        It is read from the port's values (causes.py, suggested.py); the search does not try it.
     names : frozenset of str, optional
         The only names where it is made; None means wherever its symbols are computed.
     source : int, optional
@@ -103,6 +111,7 @@ class Mistake:
     needs: Callable[[Padded], Any] | None = None
     rounds: bool = False
     mixes_rows: bool = False
+    from_values: bool = False
     names: frozenset[str] | None = None
     source: int | None = None
 
@@ -124,7 +133,7 @@ class Mistake:
     @property
     def is_local(self) -> bool:
         """Whether what it changes at a token depends on no other row, and on no place without a token."""
-        return not (self.mixes_rows or self.inputs or self.vector or self.parts.keys() & _READ_PADDING)
+        return not (self.mixes_rows or self.inputs or self.vector or self.parts.keys() & READ_PADDING)
 
     def acts_at(self, name: str) -> bool:
         """Return whether this mistake changes the value of a name that is computed from right inputs."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.mistake import Mistake
+from minibert.parity.diagnosis.mistake import CAN_SPARE_ROWS, Mistake
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.symbols import symbol_of
 from minibert.parity.truth import InapplicableError, mask_of, rms, unmasked
@@ -229,7 +229,7 @@ class Search:
             mistake
             for mistake in MISTAKES.values()
             if mistake.dump is None
-            and mistake.kind not in ("D1", "E7")  # which are read from the values
+            and not mistake.from_values
             and mistake.is_for(self.model)
             and mistake.id not in made
             and (alone or not mistake.is_harmless(config))
@@ -240,7 +240,7 @@ class Search:
     def _may_spare(self, mistake: Mistake, rows: list[int]) -> bool:
         """Return whether a mistake can leave these rows right: only one with inputs, mask, pooling or vector can."""
         if mistake.inputs is None:
-            return mistake.vector is not None or not mistake.parts.keys().isdisjoint(("mask", "pool"))
+            return mistake.vector is not None or not mistake.parts.keys().isdisjoint(CAN_SPARE_ROWS)
         try:
             right = self.inputs.rows(rows)
             wrong = mistake.inputs(self.inputs, self.model.config).rows(rows)

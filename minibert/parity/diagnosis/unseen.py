@@ -13,10 +13,8 @@ import numpy as np
 from minibert.bert.ops import RelativeBias
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import Forward, Here
-from minibert.parity.diagnosis.mistake import Mistake
+from minibert.parity.diagnosis.mistake import READ_INPUTS, Mistake
 from minibert.parity.truth import InapplicableError, Model, Padded
-
-_READ = {"mask", "window", "rotation", "bias"}
 
 
 @np.errstate(all="ignore")  # a row whose keys are all masked
@@ -39,7 +37,7 @@ def unseen(model: Model, inputs: Padded, *, vectors: bool = True) -> list[str]:
 def _shows(model: Model, inputs: Padded, mistake: Mistake, right: list[np.ndarray]) -> bool:
     if mistake.needs is not None:
         return bool(mistake.needs(inputs))
-    if mistake.inputs is None and not mistake.parts.keys() & _READ:
+    if mistake.inputs is None and not mistake.parts.keys() & READ_INPUTS:
         return True
     try:
         made = list(_numbers(Forward(model, inputs, [mistake]), inputs))
