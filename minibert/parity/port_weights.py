@@ -11,8 +11,7 @@ import numpy as np
 
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, counted, some_of
-from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.formulas.precision import ROUNDINGS
+from minibert.parity.diagnosis.formulas.precision import ROUNDED, ROUNDINGS
 from minibert.parity.truth import InapplicableError, Subject, rms
 
 _ROWS = 1024
@@ -52,7 +51,7 @@ def _difference(array: FloatArray, true: FloatArray) -> str:
         rows = slice(_ROWS)
         for name, rounded in _rounded(true[rows].astype(np.float32), true):
             if rms(rounded - array[rows]) <= _LEFT * rms(true[rows] - array[rows]):
-                return MISTAKES[f"D2.{name}-weights"].text.removeprefix("weights: the matrices are ")
+                return ROUNDED[name]
     return f"with an RMS error of about {_one_digit(rms(array - true) / (rms(true) or 1.0)):.0%}"
 
 

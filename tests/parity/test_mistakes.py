@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from minibert.parity.diagnosis.catalogue import MISTAKES, read_page
+from minibert.parity.diagnosis.formulas.precision import ROUNDED, ROUNDINGS
 from minibert.parity.diagnosis.simulation import find_mistakes, forward_values, simulate
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import NOT_HERE
@@ -24,6 +25,8 @@ BUDGET = 4.0
 def test_each_id_stands_on_the_page_and_in_the_catalogue() -> None:
     words = read_page((files("minibert.parity.diagnosis") / "mistakes.md").read_text(encoding="utf-8"))
     assert words.keys() == MISTAKES.keys()
+    for name in ROUNDINGS:
+        assert words[f"D2.{name}-weights"][0] == f"weights: the matrices are {ROUNDED[name]}"
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -71,6 +71,18 @@ ROUNDINGS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
 }
 """The roundings of weights, of rows and the whole matrix that they belong to: blocks of ggml, one scale, one a row."""
 
+ROUNDED = {
+    "float16": "rounded to float16",
+    "bfloat16": "rounded to bfloat16",
+    "q8_0": "rounded to 8 bits in blocks of 32 (q8_0 of ggml)",
+    "q4_0": "rounded to 4 bits in blocks of 32 (q4_0 of ggml)",
+    "int8": "rounded to 8 bits, with one scale each",
+    "int8-rows": "rounded to 8 bits, with one scale for each row",
+    "int4": "rounded to 4 bits, with one scale each",
+    "int4-rows": "rounded to 4 bits, with one scale for each row",
+}
+"""What a sentence says of matrices with each of them. mistakes.md says the same."""
+
 
 def dynamic_int8(x: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Round both factors to 8 bits: one scale for the weight, a scale and a zero point for all rows of x."""
