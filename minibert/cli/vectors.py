@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -181,6 +182,8 @@ def _embed(arguments: argparse.Namespace) -> None:
         return
     if arguments.output is not None:
         output.check_file(arguments.output, ".npy")
+        if os.path.lexists(beside := f"{os.path.realpath(arguments.output)}.manifest.json"):
+            raise ValueError(f"{arguments.output} is the output of a run: {beside} describes it. Give another output.")
         if arguments.multi_vector:
             raise ValueError("--output with --multi-vector is for files of texts; give them with --input.")
     texts, keywords = output.read_texts(arguments.texts), _encode_options(arguments)

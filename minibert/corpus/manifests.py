@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 
 from minibert._utils.files import check_format, write_whole
 from minibert.models.fingerprint import NOT_COMPARED
+
+_BLOCK = 2**20  # bytes read at a time
 
 FORMAT = 3
 """The format number of a manifest.
@@ -69,16 +72,40 @@ def outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     return [*manifest.get("finished", {}).get("outputs", {}).values()]
 
 
-def check_outputs(manifest: dict[str, Any], main: Path, way_on: str) -> None:
-    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it.
-
-    `main` is the path of the first one.
-    """
+def check_name(manifest: dict[str, Any], main: Path) -> None:
+    """Raise a ValueError if the first output of a run, which has the path `main`, was renamed."""
     names = [*dict.fromkeys(output["name"].partition("/")[0] for output in outputs_of(manifest))]
     if main.name not in names and names:
         how = f"Give all its files these names again: {', '.join(names)}, {path_of(names[0])}."
         raise ValueError(f"{main} was {names[0]} when its run wrote it. {how}")
-    for output in outputs_of(manifest):
-        path, size = main.parent / output["name"], output["size"]
-        if not path.exists() or path.stat().st_size != size:
-            raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {way_on}")
+
+
+def check_outputs(manifest: dict[str, Any], main: Path, way_on: str) -> None:
+    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it."""
+    check_name(manifest, main)
+    if changed := changed_output(manifest, main):
+        raise ValueError(f"{main.parent / changed} is missing or not as its run has written it. {way_on}")
+
+
+def changed_output(manifest: dict[str, Any], main: Path) -> str | None:
+    """Return the name of an output whose size or checksum is not as a run has written it. Each file is read once."""
+    return next((str(out["name"]) for out in outputs_of(manifest) if is_changed(out, main)), None)
+
+
+def is_changed(output: dict[str, Any], main: Path) -> bool:
+    """Return whether an output of `outputs_of` is not as its run has written it."""
+    state = state_of(main.parent / output["name"], output["size"])
+    return state is None or not state.items() <= output.items()
+
+
+def state_of(path: Path, size: int | None = None) -> dict[str, int] | None:
+    """Return the size and the CRC-32 of a file; None if it cannot be read, or does not have this size."""
+    checksum = 0
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno()).st_size
+            while (block := file.read(_BLOCK)) and size in (None, found):
+                checksum = zlib.crc32(block, checksum)
+    except OSError:
+        return None
+    return {"size": found, "checksum": checksum} if size in (None, found) else None

@@ -78,7 +78,8 @@ class VectorFile:
                 what = "Its run gives the files their names just now, or was ended at that moment"
                 raise ValueError(f"{path} cannot be read. {what}: run it again, with resume=True or update=True.")
             self.manifest = running if os.path.isdir(path) else {}
-        manifests.check_outputs(self.manifest, Path(os.path.realpath(path)), "Delete the manifest to use it as it is.")
+        way_on = "Compute it again: give its run --update --recompute, or start a new one."
+        manifests.check_outputs(self.manifest, Path(os.path.realpath(path)), way_on)
 
     def search(
         self, query: FloatArray, top_k: int, score_function: ScoreFunction, text_columns: Sequence[str] = ("text",)

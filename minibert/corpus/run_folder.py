@@ -137,7 +137,7 @@ class RunFolder:
         Raises
         ------
         ValueError
-            The output is there without its manifest, or is not the one that the run has written.
+            The output is there without its manifest, or was renamed.
         """
         if not (_names(self.output) if self.task.into_folder else self.output.exists()):
             return None  # the run starts again, even if the manifest is still there
@@ -145,7 +145,7 @@ class RunFolder:
         if manifest is None and not self.task.into_folder:
             how = f"If it was renamed, give all its files their names again. {self.again}"
             raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {how}")
-        manifests.check_outputs(manifest or {}, self.output, self.again)
+        manifests.check_name(manifest or {}, self.output)
         return manifest
 
     def path_of(self, source: Source, update: bool) -> str:
@@ -212,7 +212,7 @@ class RunFolder:
             damaged = ["its record"]
             if isinstance(record, dict) and record.get("checksum") == _checksum(record):
                 files = self._final_files(number)
-                damaged = [path.name for path in files if _state_of(path) != record["files"][path.name]]
+                damaged = [path.name for path in files if manifests.state_of(path) != record["files"][path.name]]
             if damaged:
                 self._report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
             else:
@@ -250,7 +250,7 @@ class RunFolder:
         if self.task.into_folder:
             os.replace(paths[0], self._final_files(number)[0])
             sync_folder(self._folder)
-        states = {path.name: _state_of(path) for path in self._final_files(number)}
+        states = {path.name: manifests.state_of(path) for path in self._final_files(number)}
         record = {"counts": dataclasses.asdict(counts), **facts, "files": states}
         manifests.write(self.shard(number, ".json"), {**record, "checksum": _checksum(record)})
         return counts
@@ -274,7 +274,7 @@ class RunFolder:
             shards = [self.shard(number, file.suffix) for number in range(n_shards)]
             whole, name = self.path / f"{_WHOLE}{file.suffix}", os.path.basename(file.output)
             write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
-            outputs[name] = {"name": name, **(_state_of(whole) or {})}
+            outputs[name] = {"name": name, **(manifests.state_of(whole) or {})}
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
         manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs, **named}
@@ -291,19 +291,13 @@ class RunFolder:
         if self._staging.exists():
             parts = [part for part in manifests.outputs_of(self.manifest() or {}) if "rows" in part]
             names = sorted(os.path.basename(part["name"]) for part in parts)
-            if _names(self.output) != names or any(map(self._is_changed, parts)):  # else they are exchanged already
+            if _names(self.output) != names or any(
+                manifests.is_changed(part, self.output) for part in parts
+            ):  # else they are exchanged already
                 exchange(self._staging, self.output)
         for whole, path in (*renames, (self.path / _MANIFEST, self.beside)):
             os.replace(whole, path)
         sync_folder(self.path.parent)
-
-    def changed_output(self, manifest: dict[str, Any]) -> str | None:
-        """Return the name of an output that is not as a run has written it, by its checksum."""
-        return next((str(out["name"]) for out in manifests.outputs_of(manifest) if self._is_changed(out)), None)
-
-    def _is_changed(self, output: dict[str, Any]) -> bool:
-        state = _state_of(self.output.parent / output["name"])
-        return state is None or not state.items() <= output.items()
 
     # -- internals
 
@@ -330,18 +324,6 @@ class RunFolder:
             if others := [name for name in _names(self._folder) if name not in known]:
                 what = f"{self.output} holds other files: {', '.join(map(printable, others[:3]))}"
                 raise FileExistsError(f"{what}. Delete or move them, or give another folder.")
-
-
-def _state_of(path: Path) -> dict[str, int] | None:
-    """Return the size and the CRC-32 of a file; None if it cannot be read."""
-    size = checksum = 0
-    try:
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                size, checksum = size + len(block), zlib.crc32(block, checksum)
-    except OSError:
-        return None
-    return {"size": size, "checksum": checksum}
 
 
 def _checksum(record: dict[str, Any]) -> int:

@@ -228,13 +228,18 @@ class Run:
         mine = self._survey()
         if finished is not None and update:
             facts = _facts(json.loads(manifests.as_json(mine)))
-            if unfinished is None and _facts(finished) == facts and not folder.changed_output(finished):
+            if (
+                unfinished is None
+                and _facts(finished) == facts
+                and not manifests.changed_output(finished, folder.output)
+            ):
                 return False
             self._reuse(finished, mine)
             if unfinished is not None and _facts(unfinished) != facts:  # of another input; it is not worth much
                 unfinished = None
         elif finished is not None:
             _compare(finished, mine, f"The run that made {folder.output}", folder.again)
+            manifests.check_outputs(finished, folder.output, folder.again)
             return False
         if unfinished is None:
             folder.start(mine, finished is not None)
@@ -257,7 +262,7 @@ class Run:
         elif names:
             differ = manifests.difference(names[0], then, "this run has", now)
         else:
-            differ = self.folder.changed_output(finished)
+            differ = manifests.changed_output(finished, self.folder.output)
             differ = differ and f"a {differ} that is not as its run has written it"
         if not differ:
             self.task.reuse(self.folder.path)

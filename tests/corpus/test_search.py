@@ -222,6 +222,14 @@ def test_ids_that_are_there_twice_have_no_text(cli: Any, home: Path) -> None:
 def test_files_that_are_not_as_the_run_has_written_them(cli: Any, home: Path) -> None:
     cli(f"{EMBED} -o out.npy")
     cli(f"{EMBED} -o out/")
+    for name in ("out.npy", "out.ids.jsonl"):  # the same size, another content
+        content = (home / name).read_bytes()
+        (home / name).write_bytes(content[:-8] + content[-9:-1])
+        code, out, err = cli("search cat out.npy")
+        assert (code, out, name in err, "--update --recompute" in err) == (1, "", True, True), err
+        (home / name).write_bytes(content)
+    code, _, err = cli("embed 'a cat' 'a dog' -m MODEL -o out.npy")
+    assert (code, "another output" in err) == (1, True), err
     np.save(home / "out.npy", np.zeros((3, 24), np.float32))
     (home / "out" / "part-00001.parquet").unlink()
     for name in ("out.npy", "out"):
