@@ -22,7 +22,7 @@ class LayerSimilarity(NamedTuple):
 
     Parameters
     ----------
-    cka : ndarray of shape (m, n)              linear CKA, 0 to 1
+    cka : ndarray of shape (m, n)              linear CKA, -1 to 1; near 0 if unrelated
     cosine : ndarray of shape (m, n), or None  mean cosine of the vectors of the same token; None if the sizes differ
     anisotropy_a : ndarray of shape (m,)       mean cosine of the vectors of two different tokens
     anisotropy_b : ndarray of shape (n,)
@@ -42,9 +42,9 @@ def compare_layers(
     Arrays (n, k, H), of n words or tokens in k layers, are compared in the same way.
 
     - Linear CKA: Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited" (arXiv 1905.00414),
-      section 3: |Y'X|² / (|X'X| |Y'Y|) with Frobenius norms, X and Y centred. It does not depend on rotations or on the
-      scale, so it compares models of different widths. With fewer tokens than features it is near 1 for anything: give
-      many texts.
+      section 3. It does not depend on rotations or on the scale, so it compares models of different widths. HSIC is the
+      unbiased estimate of Song et al. 2012, "Feature Selection via Dependence Maximization" (equation 4), which Nguyen
+      et al. 2021 (arXiv 2010.15327) take for CKA: unrelated layers have about 0, also with fewer tokens than features.
     - Anisotropy: Ethayarajh 2019, "How Contextual are Contextualized Word Representations?" (arXiv 1909.00512), section
       3.3: the mean cosine of two different tokens, here over all pairs instead of a sample.
 
@@ -55,6 +55,11 @@ def compare_layers(
         before and after fine-tuning.
     layers : int or ints, optional
         Hidden states, 0 to L, of both, or indices of the k layers of an array; default: all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong; there are fewer than 4 tokens; or all vectors of a layer are equal or equally far apart.
     """
     states_a, counts_a = _states(trace_a, layers)
     states_b, counts_b = (states_a, counts_a) if trace_b is None else _states(trace_b, layers)
@@ -63,8 +68,8 @@ def compare_layers(
             f"compare_layers was given texts of {brief(counts_a)} and {brief(counts_b)} tokens, so they do not "
             "belong together. Give two models the same texts with the same attention mask."
         )
-    if len(states_a[0]) < 2:
-        raise ValueError(f"compare_layers needs at least 2 tokens, and was given {len(states_a[0])}. Give more text.")
+    if len(states_a[0]) < 4:
+        raise ValueError(f"compare_layers needs at least 4 tokens, and was given {len(states_a[0])}. Give more text.")
     centred_a, units_a = centred_b, units_b = _centred(states_a), list(map(normalize_embeddings, states_a))
     if states_b is not states_a:
         centred_b, units_b = _centred(states_b), list(map(normalize_embeddings, states_b))
@@ -85,6 +90,9 @@ def _states(source: object, layers: Any) -> tuple[list[FloatArray], list[int]]:
         count, wanted = source.shape[1], range(source.shape[1]) if layers is None else layers
         chosen = check_indices("layers", wanted, count, what="layers of the array", expected="an int or several")
         return [source[:, i].astype(np.float64) for i in chosen], [len(source)]
+    if not isinstance(source, Trace):
+        expected = "expected a Trace, or an array (words, layers, H)"
+        raise TypeError(f"compare_layers was given a {type(source).__name__}; {expected}.")
     trace = check_trace("compare_layers", source)
     indices = check_layers(trace, layers, hidden_states=True)
     require("compare_layers", trace, [f"hidden_states.{i}" for i in indices], "'hidden_states.*'")
@@ -93,25 +101,32 @@ def _states(source: object, layers: Any) -> tuple[list[FloatArray], list[int]]:
 
 
 def _centred(states: list[FloatArray]) -> list[FloatArray]:
-    return [x - x.mean(axis=0) for x in states]
+    return [x - x[0] - (x - x[0]).mean(axis=0) for x in states]  # equal vectors give 0 exactly
 
 
 def _cka(xs: list[FloatArray], ys: list[FloatArray]) -> FloatArray:
     """Return linear CKA of centred features: with T x T products if there are fewer tokens than features."""
-    few = len(xs[0]) <= min(xs[0].shape[1], ys[0].shape[1])
+    n = len(xs[0])
+    few = n <= min(xs[0].shape[1], ys[0].shape[1])
+    squares = {id(x): np.square(x).sum(axis=1) for x in [*xs, *ys]}
 
-    def inner(x: FloatArray, y: FloatArray) -> float:
+    def hsic(x: FloatArray, y: FloatArray) -> float:
+        # Song et al., equation 4, times n (n - 3). The rows of X X' add up to 0, which makes its terms these.
         # |Y'X|² is the sum of the products of the numbers of X X' and Y Y'.
-        return float(np.vdot(grams[id(x)], grams[id(y)])) if few else float(np.square(y.T @ x).sum())
+        product = float(np.vdot(grams[id(x)], grams[id(y)])) if few else float(np.square(y.T @ x).sum())
+        of_x, of_y = squares[id(x)], squares[id(y)]
+        return product - n / (n - 2) * float(of_x @ of_y) + float(of_x.sum() * of_y.sum()) / ((n - 1) * (n - 2))
 
     grams = {id(x): x @ x.T for x in [*xs, *ys]} if few else {}
-    own = {id(x): np.sqrt(inner(x, x)) for x in [*xs, *ys]}
-    similarities = np.zeros((len(xs), len(ys)))
-    for i, x in enumerate(xs):
-        for j, y in enumerate(ys):
-            scale = own[id(x)] * own[id(y)]
-            similarities[i, j] = min(1.0, inner(x, y) / scale) if scale else 0.0  # rounding can give more than 1
-    return similarities
+    own = {id(x): hsic(x, x) for x in [*xs, *ys]}
+    for layers in (xs, ys):
+        for i, x in enumerate(layers):
+            if own[id(x)] <= 1e-12 * squares[id(x)].sum() ** 2:
+                raise ValueError(
+                    f"The {n} vectors of layer {i} of those compared are equal, or all equally far apart, so CKA is "
+                    "not defined. Leave the layer out with layers=, or give more text."
+                )
+    return np.array([[np.clip(hsic(x, y) / np.sqrt(own[id(x)] * own[id(y)]), -1, 1) for y in ys] for x in xs])
 
 
 def _anisotropy(units: FloatArray) -> float:

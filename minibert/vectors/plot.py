@@ -152,9 +152,9 @@ def plot_layers_pca(
     """
     values = _checked("vectors", vectors, (3,))
     if len(values) < 2:
-        raise ValueError(f"vectors has shape {values.shape}; principal components take at least 2 sentences.")
+        raise ValueError(f"vectors has shape {values.shape}; principal components take at least 2 vectors.")
     if labels is not None and len(labels) != len(values):
-        raise ValueError(f"{len(labels)} labels for {len(values)} sentences; expected one for each.")
+        raise ValueError(f"{len(labels)} labels for {len(values)} vectors; expected one for each.")
     groups: dict[str, list[int]] = {}  # in the order in which the labels first appear
     for index in range(len(values)):
         groups.setdefault("" if labels is None else str(labels[index]), []).append(index)

@@ -60,12 +60,13 @@ norms(bert, hidden) | self.value .*'\*.value'
 norms(wide, trace) | another model
 norms(other, trace) | another model
 compare_layers(trace, bert.trace([[1, 2, 3]])) | \[4, 3\] and \[3\]
-compare_layers(bert.trace([[1]])) | 2 tokens
+compare_layers(bert.trace([[1, 2, 3]])) | 4 tokens
+compare_layers(np.ones((5, 3, 4))) | 5 vectors of layer 0 .* equal.* layers=
 compare_layers(np.ones((3, 2, 4)), trace) | \[3\] and \[4, 3\]
 compare_layers(np.ones((3, 4))) | its shape is \(3, 4\)
 compare_layers(np.full((3, 2, 4), np.nan)) | a word without tokens has NaN
 compare_layers(np.ones((3, 2, 4)), layers=2) | layers
-compare_layers([[1.0]]) | expected a Trace
+compare_layers([[1.0]]) | expected a Trace, or an array
 compare_layers(trace, layers=[0, 3]) | hidden states
 heads(negative) | negative .* edit
 heads(bert.trace([[1, 2]], [[0, 0]])) | masked

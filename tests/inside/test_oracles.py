@@ -285,14 +285,14 @@ def test_rollout_of_maps(model: BertModel, trace: Trace) -> None:
 
 
 def hsic_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Kornblith et al., equation 3 and 4, with centring matrices and traces."""
+    """Kornblith et al., equation 4, with the unbiased HSIC of Song et al., equation 4, times n (n - 3)."""
     n = len(x)
-    centre = np.eye(n) - 1 / n
 
     def hsic(k: np.ndarray, m: np.ndarray) -> float:
-        return float(np.trace(k @ centre @ m @ centre)) / (n - 1) ** 2
+        sums = k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 / (n - 2) * k.sum(axis=0) @ m.sum(axis=0)
+        return float(np.trace(k @ m) + sums)
 
-    k, m = x @ x.T, y @ y.T
+    k, m = ((z @ z.T) * (1 - np.eye(n)) for z in (x, y))
     return hsic(k, m) / np.sqrt(hsic(k, k) * hsic(m, m))
 
 
@@ -326,6 +326,11 @@ def test_layers_are_compared_by_the_definitions(rows: int, model: BertModel, tmp
         np.testing.assert_equal(of_arrays, of_traces)
     np.testing.assert_array_equal(inside.compare_layers(arrays[0], layers=[0, -1]).cka, own.cka[::2, ::2])
     assert own.cka.max() <= 1
+
+
+def test_unrelated_layers_are_not_similar_with_fewer_words_than_features() -> None:
+    noise = np.random.default_rng(0).standard_normal((20, 2, 400))
+    assert abs(inside.compare_layers(noise).cka[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("kind", ["BertForMaskedLM", "BertForPreTraining"])
