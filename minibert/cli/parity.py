@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _SILENT = 2.0
 
 _CHECK_CODES = (
-    "Exit codes: 0 everything that was compared is within the budget; 1 something is not; 2 a file or an argument is "
-    "wrong; 3 the dump holds nothing that can be compared."
+    "Exit codes: 0 everything that was compared is within the budget; 1 something is not, or a known name has a shape "
+    "that does not fit; 2 a file or an argument is wrong; 3 the dump holds nothing that can be compared."
 )
 
 

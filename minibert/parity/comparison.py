@@ -128,7 +128,8 @@ def check(
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
         facts = about(subject, taken, source, dump, arrays) | {"port": port}
-        facts |= {} if weights is None else {"weights of the port": printable(os.fspath(weights))}
+        if weights is not None:
+            facts["weights of the port"] = printable(os.fspath(weights)) + ", not the checkpoint's" * bool(rounded)
         facts |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
         comparison = _Comparison(subject, taken, budget, [] if wrong_inputs else matched.values)
         report = comparison.report(findings, facts)

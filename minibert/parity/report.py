@@ -132,12 +132,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if everything that was compared is within the budget, else 1."""
-        return 0 if self.allowed else 1
+        """0 if all names with a meaning were compared and are within the budget, else 1."""
+        return 0 if self.allowed and not self.misfits else 1
 
     def raise_for_divergence(self) -> None:
-        """Raise an AssertionError with the text of the report if something is outside the budget."""
-        if not self.allowed:
+        """Raise an AssertionError with the text of the report if the exit code is not 0."""
+        if self.exit_code:
             raise AssertionError(str(self))
 
     def __str__(self) -> str:
@@ -238,10 +238,15 @@ class Report:
             "float16": f"FLOAT16: {compared} compared; the errors are those of a forward in float16",
             "bfloat16": f"BFLOAT16: {compared} compared; the errors are those of a forward in bfloat16",
         }[self.verdict]
+        if weights := self.about.get("weights of the port"):
+            sentence = sentence.replace(":", f" with the weights of {weights}:", 1)
         return sentence + ("" if self.allowed else f", which is more than the budget allows ({self.budget})")
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes
+        if broken := next((row for row in self.names if not math.isfinite(row.largest)), None):
+            place = f"{_label(broken)}[{', '.join(map(str, broken.at))}] is {broken.value:g}"
+            yield f"{place}, and no name before it has such a number: look for 0/0, inf - inf and overflow."
         if self.unseen:
             yield f"These inputs cannot show {counted(len(self.unseen), 'known mistake')}: {some_of(self.unseen, 12)}."
 

@@ -48,7 +48,9 @@ def test_the_first_wrong_name_is_the_first_in_the_order_of_the_forward_pass(case
 def test_one_wrong_number_is_found_with_its_place(case: Case, value: float) -> None:
     dump = case.states
     dump["hidden_states.1"][4, 2, 7] += np.float32(value)
-    (row,) = [row for row in case.check(dump).names if row.level == "wrong"]
+    report = case.check(dump)
+    (row,) = [row for row in report.names if row.level == "wrong"]
+    assert ("[4, 2, 7] is" in report.findings()) == (not np.isfinite(value))
     assert (row.name, row.at) == ("encoder.layer.0", (4, 2, 7))
     assert row.largest == pytest.approx(value, rel=1e-3, nan_ok=True) == row.value - row.true
     assert np.isfinite(value) or str(row.ratio) == str(value)
@@ -72,6 +74,7 @@ def test_a_name_that_was_not_compared_is_in_the_headline(case: Case, cut: Any) -
         report = case.check({**dump, name: dump[name][cut]})
         assert (len(report.names), report.misfits) == (len(dump) - 1, [name])
         assert name in str(report).splitlines()[0]
+        assert (report.verdict, report.exit_code) == ("bits", 1)
     with pytest.raises(parity.NothingComparedError):
         case.check({name: dump[name][cut] for name in ("hidden_states.0", "hidden_states.2")})
 

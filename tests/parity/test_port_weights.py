@@ -48,6 +48,7 @@ def test_the_rounding_of_a_file_is_named_and_only_the_engines_mistake_is_left(
     words = {"float16": "rounded to float16", "bfloat16": "rounded to bfloat16", "q8_0": "8 bits in blocks"}
     words |= {"q4_0": "4 bits in blocks", "int8": "8 bits, with one scale each", "int4": "4 bits, with one scale each"}
     words |= {f"int{bits}-rows": f"{bits} bits, with one scale for each row" for bits in (8, 4)}
+    assert f"{tmp_path}, not the checkpoint's" in str(report).splitlines()[0]
     [warning] = [warning for warning in report.warnings if warning.startswith("weights: ")]
     assert words[rounding] in warning
     assert "RMS error of about" not in warning
