@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, check_choice, counted
+from minibert._utils.validation import FloatArray, brief, counted
 from minibert.learn.lesson import Lesson
 from minibert.learn.mistakes import as_list, mistakes, mistakes_in, run
 from minibert.learn.right import RIGHT
@@ -287,7 +287,8 @@ def check(exercise: str, function: Any, *, more: bool = False, **lesson: Any) ->
 
 def _judged(lesson: Lesson, exercise: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
-    check_choice("exercise", exercise, RIGHT)
+    if exercise not in RIGHT:
+        raise ValueError(f"The course has no function {brief(exercise)}; its functions are {', '.join(RIGHT)}.")
     call = functools.partial(call, [case.arguments for case in lesson.cases(exercise)])
     outcome = call(helped=False)
     first = judge(lesson, exercise, outcome, causes=False)

@@ -31,7 +31,7 @@ def tokenize(text: str, vocabulary: Mapping[str, int], lower_case: bool) -> list
 
 def is_mark(c: str) -> bool:
     """Return whether a character is a punctuation mark."""
-    return category(c)[0] == "P" or c in "$+<=>^`|~"
+    return category(c)[0] == "P" or c in "$+<=>^|~\x60"  # \x60 is the backtick, which is a quote in hints.txt
 
 
 def split_word(word: str, vocabulary: Mapping[str, int]) -> list[str]:

@@ -64,6 +64,8 @@ def test_each_mistake_is_an_edit_of_the_right_functions_with_a_question() -> Non
         edited = source
         for old, new in mistake.edits:
             assert edited.count(old) == 1, (id, old)
+            quotes = [re.sub(r"\\.", "", part).count('"') % 2 for part in (old, new)]
+            assert quotes == [0, 0], (id, old, new)  # `--more` prints them
             edited = edited.replace(old, new)
         assert functions(id).keys() == RIGHT.keys()
 

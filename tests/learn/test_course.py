@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -201,6 +202,16 @@ def test_a_loop_without_end_is_ended(tmp_path: Path) -> None:
     found = list(minibert.learn.check_file(path, seconds=0.2))
     assert [one.status for one in found] == ["slow", "slow", *["not run"] * (len(RIGHT) - 2)]
     assert len(found[0].printed) <= 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the time that passes counts")
+def test_a_function_that_had_to_wait_is_not_too_slow(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import time\nwaits = [3]\ndef gelu(x):\n    time.sleep(waits.pop() if waits else 0)\n    return x")
+    (found,) = minibert.learn.check_file(path, ["gelu"], seconds=2)
+    assert found.status == "wrong"
+    with pytest.raises(ValueError, match=r"no function 'gelo'.* gelu"):
+        next(iter(minibert.learn.check_file(path, ["gelo"])))
 
 
 FORKS = """
