@@ -224,10 +224,10 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_264,
-    "vectors": 4_898,
+    "core": 14_262,
+    "vectors": 4_899,
     "lenses": 5_299,
-    "apps": 7_719,
+    "apps": 7_718,
     "tests": 33_798,
     "benchmarks": 4_253,
     "words": 51_001,

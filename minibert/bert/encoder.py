@@ -92,6 +92,7 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
     words = look_up(weights.words if batch.inputs_embeds is None else batch.inputs_embeds, batch.token_ids)
     tables = (weights.token_type_embeddings, batch.token_types), (weights.position_embeddings, batch.positions)
     # Some families do not have token types. If the positions are rotary, attention reads them, and there is no table.
+    # Only ESM has a scale.
     added = [LookUp(rows, ids) for rows, ids in tables if rows is not None]
     x = ops.embed(words, *added, scale=batch.scale(weights.config))  # (T, H)
     # Where norms come first, most models have none here.
@@ -140,7 +141,7 @@ def project(
         projected = ops.linear(x, layer.key_value)  # (T, 2G)
         G = projected.shape[1] // 2
         key, value = projected[:, :G], projected[:, G:]  # 2 x (T, G)
-        return query, key, value  # (T, H), (T, G), (T, G)
+        return query, key, value  # (Q, H), (T, G), (T, G)
     # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
     projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
     # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.

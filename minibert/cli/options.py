@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 class Parser(argparse.ArgumentParser):
     """argparse's parser; it also accepts ``--layers -1,-2``, and refuses an option that is given twice.
 
-    `given` holds the names of the arguments that the command line gives, even if the value is the default.
+    `given` holds the names of the arguments that the command line gives, even if the value is the default. `variables`
+    takes the parser and the words of the command line, and yields the options that environment variables give.
     """
+
+    variables: Callable[[Parser, Sequence[str]], Iterable[str]] | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -38,6 +41,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, "it is given twice, and only one value can count; give it once")
         self.given.add(action.dest)
         return super()._get_values(action, arg_strings)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse the words of the command line, and before them what environment variables give."""
+        words = sys.argv[1:] if args is None else args
+        return super().parse_known_args([*(self.variables(self, words) if self.variables else ()), *words], namespace)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         with contextlib.suppress(OSError):  # of a full disk; later versions of argparse ignore it too
@@ -116,7 +124,7 @@ OPTIONAL_TEXTS = TEXTS.replace("TEXT...", "[TEXT...]")
 _ITEM = re.compile(r"\n\s*(?=-|\[?[A-Z]+[.\]]*: )")
 
 
-def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[str, Any]) -> argparse.ArgumentParser:
+def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[str, Any]) -> Parser:
     """Add a verb that calls `run`.
 
     Parameters
@@ -131,7 +139,7 @@ def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[
     line, _, description = head.partition("\n")
     name, _, short = line.partition(": ")
     described = " ".join(description.split()) or f"{short[0].upper()}{short[1:]}."
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=short, description=described)
+    parser: Parser = verbs.add_parser(name, help=short, description=described)
     parser.set_defaults(run=run, parser=parser)
     add_options(parser, "\n".join(items), **rest)
     return parser

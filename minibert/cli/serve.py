@@ -12,7 +12,7 @@ from typing import Any, get_args
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.checkpoint.gguf_files import OLLAMA
-from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, chosen, in_options, loading, natural
+from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, Parser, add_verb, chosen, in_options, loading, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import ApiKeys, OverLong, Settings
@@ -42,7 +42,7 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
     --backend {"|".join(BACKENDS)}: the code that computes
     --threads N: threads of the engine
     --truncation {"|".join(get_args(OverLong))} = {Settings.truncation}: if a text is too long and its request does
-        not say what to do: cut it and usage it, refuse it, or average its windows
+        not say what to do: cut it and say so, refuse it, or average its windows
     --default-prompt-name NAME: the prompt of requests that do not name one
     --step-ms N = {1000 * Settings.step_seconds:g}: milliseconds of a step of the engine
     --max-wait SECONDS = {Settings.max_wait}: a request whose estimated wait is longer is refused with 429
@@ -66,16 +66,10 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    serve = add_verb(verbs, _serve, _HELP, port={"type": natural}, api_key={"type": _several})
-    parse = serve.parse_known_args
-
-    def with_variables(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        return parse([*_variables(serve, args or ()), *(args or ())], namespace)
-
-    serve.parse_known_args = with_variables  # type: ignore[assignment]
+    add_verb(verbs, _serve, _HELP, port={"type": natural}, api_key={"type": _several}).variables = _variables
 
 
-def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[str]:
+def _variables(parser: Parser, args: Sequence[str]) -> Iterator[str]:
     """Yield the options that environment variables give, but not those that the command line has.
 
     Their values are not looked at: Kubernetes sets MINIBERT_SERVE_PORT to tcp://... for a service of that name.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 import shutil
 import warnings
+from collections.abc import Sequence
 from itertools import accumulate, combinations
 from pathlib import PurePath
 from string import ascii_lowercase
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minibert import BertTokenizer, SentenceTransformer, TokenVectors, Trace
     from minibert._utils.validation import FloatArray
     from minibert.trace.page.steps import VectorStep
+    from minibert.vectors.occurrences import WordOccurrences
 
 
 _FORMAT = 1  # of the .npz file of `hidden`
@@ -157,47 +158,60 @@ def _words(arguments: argparse.Namespace) -> None:
     _check_plot(arguments)
     tokenizer = options.load_tokenizer(arguments)
     texts = _embed(arguments, tokenizer)
+    _print_states(texts, arguments.layers)
+    occurrences = minibert.word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
+    if len(occurrences) < 2:
+        raise ValueError(f"{arguments.word!r} occurs once in the texts; give texts with at least two occurrences.")
+    shown = occurrences.first(arguments.most)
+    names = [f"{ascii_lowercase[i % 26]}{i // 26 or ''}" for i in range(len(shown))]  # a, b, ..., z, a1, b1, ...
+    limited = f", the first {len(shown)} compared (--most)" if len(shown) < len(occurrences) else ""
+    print(f"\n{arguments.word!r} occurs {len(occurrences)} times{limited}:")
+    _print_places(names, shown, texts)
+    rows = list(zip(_state_names(shown.layers), shown.similarities(), strict=True))
+    best = rows[-1][0]
+    all_layers = arguments.layers is None
+    pooled = shown.layers[1:][-4:] if all_layers else shown.layers
+    if len(pooled) > 1:
+        joined = [text.combined(pooled, arguments.layer_pooling) for text in texts]
+        combined = minibert.word_occurrences(arguments.word, joined, tokenizer, subwords=arguments.subwords)
+        which = f"last {len(pooled)}" if all_layers else ", ".join(map(str, pooled))
+        rows.append((f"{arguments.layer_pooling} of {which}", combined.first(len(shown)).similarities()))
+        best = f"the {arguments.layer_pooling} of {f'the {which} states' if all_layers else f'states {which}'}"
+    _print_cosines(names, rows, best)
+    if arguments.plot:
+        from minibert.vectors.plot import plot_word_similarities
+
+        _save_picture(plot_word_similarities(occurrences), arguments.plot)
+
+
+def _state_names(layers: Sequence[int]) -> list[str]:
+    return [f"state {layer}" for layer in layers]
+
+
+def _print_states(texts: list[TokenVectors], chosen: Any) -> None:
+    """Print the tokens, if the texts are few, and which hidden states there are."""
     if len(texts) <= _MOST_TEXTS:
         _print_tokens(texts)
     else:
         print(f"{len(texts)} texts; minibert tokens prints their tokens")
     layers = texts[0].layers
-    states = [f"state {layer}" for layer in layers]
     numbers = "state 0 is the output of the embeddings, state i + 1 that of layer i"
-    what = numbers if arguments.layers is None else ", ".join(states)
+    what = numbers if chosen is None else ", ".join(_state_names(layers))
     print(f"\n{len(layers)} hidden states of shape ({sum(map(len, texts))}, {texts[0].vectors.shape[2]}): {what}")
 
-    occurrences = minibert.word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
-    if len(occurrences) < 2:
-        raise ValueError(f"{arguments.word!r} occurs once in the texts; give texts with at least two occurrences.")
-    compared = min(arguments.most, len(occurrences))
-    limited = f", the first {compared} compared (--most)" if compared < len(occurrences) else ""
-    print(f"\n{arguments.word!r} occurs {len(occurrences)} times{limited}:")
-    shown = occurrences.first(compared)
+
+def _print_places(names: list[str], shown: WordOccurrences, texts: list[TokenVectors]) -> None:
+    """Print each occurrence with its tokens, counted over all texts, and the words around it."""
     first_tokens = [0, *accumulate(map(len, texts))]
-    names = [f"{ascii_lowercase[i % 26]}{i // 26 or ''}" for i in range(compared)]  # a, b, ..., z, a1, b1, ...
     for name, place in zip(names, shown.places, strict=True):
         first, last = (first_tokens[place.text_index] + token for token in (place.tokens.start, place.tokens.stop - 1))
         tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
         print(f"  {name}  {tokens:12} {place.in_context()}")
 
-    rows = list(zip(states, shown.similarities(), strict=True))
-    pooled = layers if arguments.layers is not None else layers[1:][-4:]
-    best = rows[-1][0]
-    if len(pooled) > 1:
-        made = []
-        for text in texts:
-            separate = [text.vectors[:, layers.index(layer)] for layer in pooled]
-            joined = minibert.combine_layers(separate, arguments.layer_pooling)
-            made.append(dataclasses.replace(text, vectors=joined, layers=pooled))
-        combined = minibert.word_occurrences(arguments.word, made, tokenizer, subwords=arguments.subwords)
-        cosines = combined.first(compared).similarities()
-        last = arguments.layers is None
-        which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
-        rows.append((f"{arguments.layer_pooling} of {which}", cosines))
-        best = f"the {arguments.layer_pooling} of {f'the {which} states' if last else f'states {which}'}"
 
-    pairs = list(combinations(range(compared), 2))
+def _print_cosines(names: list[str], rows: list[tuple[str, Any]], best: str) -> None:
+    """Print a row of cosines for each state, and the most and the least similar pair of the last row."""
+    pairs = list(combinations(range(len(names)), 2))
     width = max(14, *(len(label) + 1 for label, _ in rows))
     print("\n" + " " * width + "".join(f"{f'{names[i]}-{names[j]}':>8}" for i, j in pairs) + "   (cosines)")
     for label, cosines in rows:
@@ -206,10 +220,6 @@ def _words(arguments: argparse.Namespace) -> None:
         ranked = sorted((float(rows[-1][1][i, j]), f"{names[i]}-{names[j]}") for i, j in pairs)
         (low, apart), (high, close) = ranked[0], ranked[-1]
         print(f"\nMost alike, by {best}: {close} ({high:.3f}); least: {apart} ({low:.3f}).")
-    if arguments.plot:
-        from minibert.vectors.plot import plot_word_similarities
-
-        _save_picture(plot_word_similarities(occurrences), arguments.plot)
 
 
 def _print_tokens(texts: list[TokenVectors]) -> None:

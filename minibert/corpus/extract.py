@@ -51,10 +51,8 @@ EXTRACT_SHARD = 1000
 """Texts of a shard: they are computed, then saved."""
 
 _FORMAT = 1  # of the index
-_APART: dict[str, Any] = {
-    "layer_pooling": "tokens_first",
-    "truncation": "silent",
-}  # layers apart, and cut texts counted
+# Layers apart, and cut texts counted.
+_APART: dict[str, Any] = {"layer_pooling": "tokens_first", "truncation": "silent"}
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 

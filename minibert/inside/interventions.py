@@ -1,4 +1,4 @@
-"""CopyEdit one part inside a model and measure the effect: leave out heads or tokens, patch states or heads.
+"""Change one part inside a model and measure the effect: leave out heads or tokens, patch states or heads.
 
 The layers below the changed one are not computed again: a copy begins with the hidden state that the clean run had
 there. The copies lie in one packed batch, as many as fit. A copy that is not changed gives the bits of the clean run.

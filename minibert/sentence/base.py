@@ -7,7 +7,7 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from minibert.sentence.imitations import ModelCardData, Transformer
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.windows import PairWindows, TokenWindows
-
-if TYPE_CHECKING:
-    pass
 
 # sentence-transformers has had modules under these names since its beginning, and still reads them.
 HOME = "sentence_transformers.models"

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import token_table
 from minibert._utils.validation import Int64Array, brief
-
-if TYPE_CHECKING:
-    pass
-
 
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
