@@ -11,7 +11,7 @@ import itertools
 import textwrap
 import unicodedata
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -218,42 +218,43 @@ class _Numbers:
         self._paths = {entry.symbol: entry.path for _, entry in Layout.of(trace.sizes).rows()}
 
     def lines(self, entry: Entry, layer: int | None) -> Iterator[Line]:
-        """Yield the lines for an entry; the form of its formula decides which lines."""
-        symbol, formula, module = entry.symbol, entry.formula, entry.module.format(i=layer)
-        if symbol in ("scores", "probs", "context"):
-            yield from getattr(self, f"_{symbol}")(layer)
-            return
-        result, label = self._vector(layer, symbol), symbol
-        function, _, argument = formula.rstrip(")").partition("(")
-        if formula.startswith("W["):
-            batch = self._trace.batch
-            ids = {"words": batch.token_ids, "types": batch.token_types, "positions": batch.positions}[symbol]
-            yield _line("row of the table", [ids[self._token]])
-        elif " @ W.T" in formula:
-            yield from self._linear(layer, formula.partition(" @ W.T")[0], module, has_bias="+ b" in formula)
-            yield _line(f"{symbol}[0]", result[:1], last=True)
-        elif function == "scale":
-            yield _line(argument, self._vector(layer, argument)[:_FEATURES])
-            factors: Any = self._trace.batch.scale(self._config)
-            yield _line("factor", factors[[self._token]])
-        elif function in ("layer_norm", "rms_norm"):
-            yield from self._norm(layer, argument, self._norms[module])
-        elif function == "rotated":
-            yield from self._rotated(layer or 0, argument)
-        elif "(" not in formula:
-            for part in formula.split(" + "):
-                yield _line(part, self._vector(layer, part)[:_FEATURES])
-        else:
-            argument, _, factor = argument.partition(") * ")
-            x = self._vector(layer, argument)[:_FEATURES]
-            yield _line(argument, x)
-            name = self._config.activation if function == "act" else function
-            label = yield from _activation(name, x)
-            if factor:
-                yield _line(label, ACTIVATION_FUNCTIONS[name](x))
-                yield _line(factor, self._vector(layer, factor)[:_FEATURES])
-                label = "the product"
-        yield _line(label, result[:_FEATURES], last=True)
+        """Yield the lines for an entry; its kind decides which lines."""
+        label = symbol = entry.symbol
+        module = entry.module.format(i=layer)
+        match entry.kind:
+            case "scores" | "probs" | "context":
+                yield from getattr(self, f"_{entry.kind}")(layer)
+                return
+            case "rows":
+                batch = self._trace.batch
+                ids = {"words": batch.token_ids, "types": batch.token_types, "positions": batch.positions}[symbol]
+                yield _line("row of the table", [ids[self._token]])
+            case "linear":
+                yield from self._linear(layer, entry.operand, module, has_bias="b" in entry.added)
+                yield _line(f"{symbol}[0]", self._vector(layer, symbol)[:1], last=True)
+            case "norm":
+                yield from self._norm(layer, entry.needs[0], self._norms[module])
+            case "rotated":
+                yield from self._rotated(layer or 0, entry.needs[0])
+            case "sum":
+                for part in entry.needs:
+                    yield _line(part, self._vector(layer, part)[:_FEATURES])
+                if entry.function == "scale":
+                    factors: Any = self._trace.batch.scale(self._config)
+                    yield _line("factor", factors[[self._token]])
+            case "activation":
+                argument, *gated = entry.needs
+                x = self._vector(layer, argument)[:_FEATURES]
+                yield _line(argument, x)
+                name = self._config.activation if entry.function == "act" else entry.function
+                label = yield from _activation(name, x)
+                for factor in gated:
+                    yield _line(label, ACTIVATION_FUNCTIONS[name](x))
+                    yield _line(factor, self._vector(layer, factor)[:_FEATURES])
+                    label = "the product"
+            case _:
+                assert_never(entry.kind)
+        yield _line(label, self._vector(layer, symbol)[:_FEATURES], last=True)
 
     def _value(self, layer: int | None, symbol: str) -> FloatArray:
         """Return the value of a symbol of the table, in float64; x is the hidden state that goes into the layer."""

@@ -16,7 +16,7 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -64,6 +64,10 @@ class Sizes:
         return cls(**{name: getattr(config, name) for name in names}, **own)
 
 
+Kind: TypeAlias = Literal["rows", "sum", "norm", "linear", "activation", "rotated", "scores", "probs", "context"]
+"""What a value is; "rows" are those of a table."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """One value. In all texts ``{i}`` is the number of the layer.
@@ -71,7 +75,7 @@ class Entry:
     Parameters
     ----------
     path : str       the name
-    kind : str       "rows" of a table, "sum", "norm", "linear", "activation", "rotated", "scores", "probs", "context"
+    kind : Kind
     formula : str    the value of one sequence, as a Python expression in the symbols of the values before it
     needs : tuple of str    the symbols in the formula
     shape : str      the shape in a trace, in the letters of encoder.py; N is the number of labels
@@ -80,6 +84,9 @@ class Entry:
     symbol : str     its name in formulas
     aliases : other names of the same array
     by_head : names of the same array in the shape (B, S, A, D)
+    function : str   of a norm, an activation or a scaled sum: as the formula names it; "act" is that of config.json
+    operand : str    of a linear map: what is multiplied, a symbol, or "x[0]" for the first token
+    added : tuple of str    to the product of a linear map ("b") or of scores ("bias", "window")
 
     Notes
     -----
@@ -89,7 +96,7 @@ class Entry:
     """
 
     path: str
-    kind: str
+    kind: Kind
     formula: str
     needs: tuple[str, ...]
     shape: str
@@ -98,6 +105,9 @@ class Entry:
     symbol: str
     aliases: tuple[str, ...] = ()
     by_head: tuple[str, ...] = ()
+    function: str = ""
+    operand: str = ""
+    added: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,8 +285,10 @@ class _Recorder:
         ]
         symbols = self._symbols(rows)
         path = "embeddings.LayerNorm.input" if "embeddings.LayerNorm" in self._norms else "embeddings"
-        formula = " + ".join(symbols) if scale is None else f"scale({symbols[0]})"
-        return self._add("sum", path, formula, symbols, rows[0].shape[1])
+        width = rows[0].shape[1]
+        if scale is None:
+            return self._add("sum", path, " + ".join(symbols), symbols, width)
+        return self._add("sum", path, f"scale({symbols[0]})", symbols, width, function="scale")
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Record a LayerNorm. At the end of its block it gives the block's output."""
@@ -286,7 +298,9 @@ class _Recorder:
         name = block.removesuffix(".output") if ends_block else norm.path
         symbols = self._symbols([x])
         function = "layer_norm" if norm.centered else "rms_norm"
-        return self._add("norm", name, f"{function}({symbols[0]})", symbols, x.shape[1], x, norm.path)
+        return self._add(
+            "norm", name, f"{function}({symbols[0]})", symbols, x.shape[1], x, norm.path, function=function
+        )
 
     def linear(
         self,
@@ -306,8 +320,9 @@ class _Recorder:
         width = linear.shape[0] // len(linear.paths)
         ys = []
         for path in linear.paths:
-            added = " + b" if self._config.has_bias(path) else ""
-            ys.append(self._add("linear", path, f"{source} @ W.T{added}", symbols, width, x, path))
+            added = ("b",) if self._config.has_bias(path) else ()
+            formula = " + ".join((f"{source} @ W.T", *added))
+            ys.append(self._add("linear", path, formula, symbols, width, x, path, operand=source, added=added))
         if len(ys) > 1 and not linear.gated:
             return np.concatenate(ys, axis=1)
         y, block = ys[-1], linear.paths[-1].rpartition(".")[0]
@@ -315,7 +330,8 @@ class _Recorder:
             first, *factors = symbols = self._symbols(ys)
             name = f"{block}.{block.rpartition('.')[2]}_act_fn" if f"{block}.LayerNorm" in self._norms else block
             called = activation if block == "pooler" else "act"
-            y = self._add("activation", name, " * ".join([f"{called}({first})", *factors]), symbols, width, x)
+            formula = " * ".join([f"{called}({first})", *factors])
+            y = self._add("activation", name, formula, symbols, width, x, function=called)
         if residual is not None:
             symbols = self._symbols([y, residual])
             name = f"{block}.LayerNorm.input" if f"{block}.LayerNorm" in self._norms else block.removesuffix(".output")
@@ -332,9 +348,9 @@ class _Recorder:
                 for part, x, symbol in zip(("query", "key"), inputs[:2], self._symbols([query, key]), strict=True)
             )
         symbols = self._symbols([query, key])
-        formula = "by_head({}) @ transposed(by_head({})) / sqrt(D)".format(*symbols)
-        formula += " + bias" * (inputs.bias is not None) + " + window" * (inputs.window is not None)
-        scores = self._add("scores", f"{path}.scores", formula, symbols, 0)
+        added = ("bias",) * (inputs.bias is not None) + ("window",) * (inputs.window is not None)
+        formula = " + ".join(("by_head({}) @ transposed(by_head({})) / sqrt(D)".format(*symbols), *added))
+        scores = self._add("scores", f"{path}.scores", formula, symbols, 0, added=added)
         symbols = self._symbols([scores])
         probs = self._add("probs", f"{path}.probs", f"softmax({symbols[0]})", symbols, 0)
         symbols = self._symbols([probs, inputs.value])
@@ -345,13 +361,14 @@ class _Recorder:
 
     def _add(
         self,
-        kind: str,
+        kind: Kind,
         path: str,
         formula: str,
         needs: tuple[str, ...],
         width: int,
         x: FloatArray | None = None,
         module: str = "",
+        **facts: Any,
     ) -> FloatArray:
         """Add an entry, and return the array of its value, which has as many rows as x; default: one for each token."""
         frame = sys._getframe(2)
@@ -362,7 +379,8 @@ class _Recorder:
         shape = shape.format(_LETTERS.get(width, width)) if width else "(B, A, S, S)"
         name = _general(path)
         line = (frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2], frame.f_lineno)
-        self._entries.append(Entry(name, kind, formula, needs, shape, _general(module), line, *words_of(name, kind)))
+        words = words_of(name, kind)
+        self._entries.append(Entry(name, kind, formula, needs, shape, _general(module), line, *words, **facts))
         return np.full((rows, width or 1), len(self._entries) - 1, np.float32)
 
     def _entry(self, x: FloatArray) -> Entry:

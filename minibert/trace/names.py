@@ -135,7 +135,7 @@ class Names:
         head = self._layout.head
         paths = {entry.symbol: entry.path for entry in (*self._layout.pooler, *head)} | {"x": self.states[-1]}
         for entry in head:
-            if entry.formula.startswith(f"{entry.needs[0]} @ "):  # else it reads one row of each sequence
+            if entry.operand == entry.needs[0]:  # else it reads one row of each sequence
                 self._aliases[f"{entry.path}.input"] = (paths[entry.needs[0]], False)
         if [entry.path for entry in head] == ["classifier"] and "classifier.input" in self._aliases:
             self._aliases["dropout"] = self._aliases["classifier.input"]

@@ -113,6 +113,12 @@ _SCALED = (
     "total = total * scale",
 )
 
+_ADDED = {
+    "b": "",
+    "bias": " Then a bias is added: a number for the head and the distance of the two tokens.",
+    "window": " Tokens that are too far away have the score -inf, and their probs are 0.",
+}
+
 ACTIVATION_WORDS = {
     "gelu": "GELU: x / 2 * (1 + erf(x / sqrt(2))). It keeps large numbers and brings negative ones near 0.",
     "gelu_tanh": "GELU in its tanh form: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))). It differs from GELU "
@@ -140,21 +146,19 @@ def source_line(file: str, beginning: str) -> SourceLine:
 def steps(entries: Iterable[Entry], activation: str | None = None) -> Iterator[Step]:
     """Yield the steps that compute entries; `activation` is the feed forward's, if it is known."""
     for entry in entries:
-        words, beginning = _EXPLAINED.get(entry.symbol, ("", ""))
-        if entry.kind == "sum" and not entry.symbol.endswith("_sum"):  # a LayerNorm in BERT
-            words, beginning = _EXPLAINED[f"{entry.symbol}_sum"]
-        if entry.formula.startswith("rms_norm"):
-            words = words.replace("LayerNorm", "RMSNorm, a LayerNorm that does not subtract the mean")
-        if entry.formula.startswith("scale("):
-            words, beginning = _SCALED
-        if entry.formula == "act(gate) * up":
-            words, beginning = _GATED
+        words, beginning = _EXPLAINED[entry.symbol]
+        match entry.kind:
+            case "sum" if entry.function == "scale":
+                words, beginning = _SCALED
+            case "sum" if not entry.symbol.endswith("_sum"):  # a LayerNorm in BERT
+                words, beginning = _EXPLAINED[f"{entry.symbol}_sum"]
+            case "norm" if entry.function == "rms_norm":
+                words = words.replace("LayerNorm", "RMSNorm, a LayerNorm that does not subtract the mean")
+            case "activation" if len(entry.needs) > 1:
+                words, beginning = _GATED
         if entry.symbol == "intermediate" and activation is not None:
             words += f" {ACTIVATION_WORDS[activation]}"
-        if entry.formula.endswith("+ window"):
-            words += " Tokens that are too far away have the score -inf, and their probs are 0."
-        if entry.formula.endswith("+ bias"):
-            words += " Then a bias is added: a number for the head and the distance of the two tokens."
+        words += "".join(_ADDED[term] for term in entry.added)
         file, number = entry.line
         lines = [SourceLine(file, number, _code(file)[number - 1].strip())]
         if beginning:
