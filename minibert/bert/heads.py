@@ -15,7 +15,6 @@ Dropout acts in training only. The letters are those of encoder.py; N is the num
 from __future__ import annotations
 
 from itertools import compress, pairwise
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -110,24 +109,28 @@ def result(
 ) -> FloatArray:
     """Compute one result of a class in `HEADS`, for rows of the last hidden state, (t, H); None has the pooler only.
 
-    The kinds are those of `HeadRows`, and "pooler". A row for each sequence, as "pooler" and "first" have it, needs the
-    batch that the rows belong to.
+    The kinds are those of `HeadRows`, and "pooler". A row for each sequence, as "pooler" and "sequences" have it, needs
+    the batch that the rows belong to.
     """
-    config, own, step = weights.config, cast(HeadWeights, weights.head), cast(PackedBatch, batch)
+    config, own, dense = weights.config, weights.head, weights.pooler
+    if head is None:
+        assert dense is not None
+        assert batch is not None
+        return pooler(x, dense, batch, ops)  # (B, H)
+    assert own is not None
     if kind == "words":
         return masked_lm(x, own, config, ops)  # (T, V)
-    if head is None:
-        return pooler(x, cast(PreparedLinear, weights.pooler), step, ops)  # (B, H)
-    rows = head_of(config.family, head)
+    rows, pooling = head_of(config.family, head), config.classifier_pooling
     classifier = getattr(own, rows.rows[-1].field)
-    if rows.pooled:
-        activation = config.family.activation(head, "tanh")
-        dense, pooling = cast(PreparedLinear, weights.pooler), config.classifier_pooling
-        if pooling in ("mean", "late"):
-            return of_all_tokens(x, dense, classifier, step, ops, activation, pooling == "late")  # (B, N)
-        return of_first_token(x, dense, classifier, step, ops, activation)  # (B, N)
-    if kind == "first":
-        x = pool(x, step, step.has_result(config.reads_any(head)), config.classifier_pooling or "cls")  # (B, H)
+    if kind == "sequences":
+        assert batch is not None
+        if rows.pooled:
+            assert dense is not None
+            activation = config.family.activation(head, "tanh")
+            if pooling in ("mean", "late"):
+                return of_all_tokens(x, dense, classifier, batch, ops, activation, pooling == "late")  # (B, N)
+            return of_first_token(x, dense, classifier, batch, ops, activation)  # (B, N)
+        x = pool(x, batch, batch.has_result(config.reads_any(head)), pooling or "cls")  # (B, H)
     if config.family.heads_begin_with_transform:
         x = transform(x, own, config, ops)  # (T, H) or (B, H)
     return of_each_token(x, classifier, ops)  # (T, N) or (B, N)

@@ -105,7 +105,7 @@ class HeadRows:
     """The modules of one head, and the kinds of its results, in order.
 
     "words": a logit of each word of the vocabulary, for each token; "tokens": logits of labels, for each token;
-    "first": logits for each sequence, from its first token, through the pooler.
+    "sequences": logits for each sequence, most often from its first token, through the pooler.
     """
 
     rows: tuple[Row, ...]
@@ -115,7 +115,7 @@ class HeadRows:
     @property
     def pooled(self) -> bool:
         """True if the head needs the pooler."""
-        return "first" in self.result_kinds and self.has_pooler
+        return "sequences" in self.result_kinds and self.has_pooler
 
 
 DECODER = "cls.predictions.decoder"
@@ -129,13 +129,13 @@ _PREDICTIONS = (TRANSFORM["dense"], TRANSFORM["LayerNorm"], Row(DECODER, "decode
 _SEQ_RELATIONSHIP = Row("cls.seq_relationship", "seq_relationship", (2, _H))
 _CLASSIFIER = Row("classifier", "classifier", ("num_labels", _H))
 HEADS = {
-    "BertForPreTraining": HeadRows((*_PREDICTIONS, _SEQ_RELATIONSHIP), ("words", "first")),
+    "BertForPreTraining": HeadRows((*_PREDICTIONS, _SEQ_RELATIONSHIP), ("words", "sequences")),
     "BertForMaskedLM": HeadRows(_PREDICTIONS, ("words",)),
-    "BertForNextSentencePrediction": HeadRows((_SEQ_RELATIONSHIP,), ("first",)),
+    "BertForNextSentencePrediction": HeadRows((_SEQ_RELATIONSHIP,), ("sequences",)),
     "BertForQuestionAnswering": HeadRows((Row("qa_outputs", "qa_outputs", (2, _H)),), ("tokens",)),
-    "BertForSequenceClassification": HeadRows((_CLASSIFIER,), ("first",)),
+    "BertForSequenceClassification": HeadRows((_CLASSIFIER,), ("sequences",)),
     "BertForTokenClassification": HeadRows((_CLASSIFIER,), ("tokens",)),
-    "BertForMultipleChoice": HeadRows((Row("classifier", "classifier", (1, _H)),), ("first",)),
+    "BertForMultipleChoice": HeadRows((Row("classifier", "classifier", (1, _H)),), ("sequences",)),
 }
 """Class -> the modules of its head. Two rows are special: the decoder's weight may be the word embeddings, and its bias
 may be named ``cls.predictions.bias``."""

@@ -396,8 +396,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     def result_kinds(self) -> tuple[str, ...]:
         """The kinds of results that the model computes from its last hidden state.
 
-        "pooler": the pooler's output, and "first": logits, both a row for each sequence whose first token is not
-        masked. "tokens": logits of each token. "words": logits of each word of the vocabulary, for each token.
+        "pooler": the pooler's output, and "sequences": logits, both a row for each sequence whose first token is
+        not masked. "tokens": logits of each token. "words": logits of each word of the vocabulary, for each token.
         """
         if self.head_name is not None:
             return HEADS[self.head_name].result_kinds
@@ -406,7 +406,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     def compute(self, kind: str, x: FloatArray, step: PackedBatch | None = None) -> FloatArray:
         """Compute a kind of `result_kinds` for rows of the last hidden state, (t, H).
 
-        A row for each sequence, as "pooler" and "first" have it, needs the step that the rows belong to.
+        A row for each sequence, as "pooler" and "sequences" have it, needs the step that the rows belong to.
         """
         return heads.result(self.head_name, kind, x, self.weights, self.ops, step)
 

@@ -129,7 +129,7 @@ def stream(
 
 def value_names(model: ModelBase[Any], num_layers: int | None = None) -> Names:
     """Return the names of all values that a forward pass computes; with `num_layers` it stops after that layer."""
-    pooler = model.weights.pooler is not None and bool({"pooler", "first"} & {*model.result_kinds})
+    pooler = model.weights.pooler is not None and bool({"pooler", "sequences"} & {*model.result_kinds})
     return Names.of(Sizes.of(model.config, pooler=pooler, head=model.head_name, num_layers=num_layers))
 
 

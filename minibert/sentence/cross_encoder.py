@@ -302,7 +302,7 @@ class CrossEncoder(SentenceModel):
         batch = packed(self.model.config, encodings)
         (result,) = self.model.results(batch)
         steps = self.model.bert.states(batch, [depth], result.tokens)
-        logits = (self.model.compute("first", states[depth], step) for step, states in steps)
+        logits = (self.model.compute("sequences", states[depth], step) for step, states in steps)
         return np.concatenate([np.zeros((0, self.num_labels), np.float32), *logits])
 
     # -- to files

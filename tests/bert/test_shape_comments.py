@@ -183,7 +183,7 @@ def run_heads(weights: Weights, batch: PackedBatch) -> None:
     for own, name, kind in (
         (config, "BertForMaskedLM", "words"),
         (config, None, "pooler"),
-        *((own, "BertForSequenceClassification", "first") for own in (config, modern, *euro)),
+        *((own, "BertForSequenceClassification", "sequences") for own in (config, modern, *euro)),
         *((own, "BertForTokenClassification", "tokens") for own in (config, modern)),
     ):
         given: Any = SimpleNamespace(config=own, head=head, pooler=dense)

@@ -132,7 +132,8 @@ def _head_pooling(name: str, pooling: str) -> Mistake:
     """Return the mistake of a head that pools otherwise; `name` is that of `classifier_pooling`."""
 
     def fits(model: Model) -> bool:
-        pools, own = not {"pooler", "first"}.isdisjoint(model.result_kinds), model.config.classifier_pooling or "cls"
+        pools = not {"pooler", "sequences"}.isdisjoint(model.result_kinds)
+        own = model.config.classifier_pooling or "cls"
         return pools and name != {"bos": "cls", "late": "mean"}.get(own, own)
 
     return recipes.pooled_for_head(pooling).but(fits=fits)

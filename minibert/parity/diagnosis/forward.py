@@ -243,7 +243,7 @@ class Forward(WrappedOps):
         first = dataclasses.replace(self.inputs, **{name: getattr(self.inputs, name)[:, :1] for name in _COLUMNS})
         for kind in self.model.result_kinds:
             self.head_input, batch = x, self.inputs.packed
-            if kind in ("pooler", "first"):  # the pooled rows are a batch of sequences of one token
+            if kind in ("pooler", "sequences"):  # the pooled rows are a batch of sequences of one token
                 name = "pooler.dense" if self.weights.pooler is not None else "cls.predictions.transform.dense"
                 self.head_input, batch = self.part("pool", self._here(name), self._padded(x)), first.packed
                 if self.config.classifier_pooling == "late" and self.weights.pooler is not None:
