@@ -267,6 +267,8 @@ class _Texts(Task):
         usable = [line for line in lines if line.text is not None]
         rows, record = np.zeros(len(usable), writers.ROW), np.zeros(len(lines), writers.ROW)
         rows["text"] = digests(texts_of(usable))
+        # `known` has the results of the output that is updated, and `found` the row of each usable line in it, or -1:
+        # the texts of `new` ones are computed, the results of `kept` ones are copied.
         found = np.full(len(usable), -1) if self.known is None else self.known.find(rows["text"])
         new, kept = np.flatnonzero(found < 0), np.flatnonzero(found >= 0)
         progress(len(lines) - len(new))
@@ -275,7 +277,9 @@ class _Texts(Task):
             encoded: EncodedTexts = next(self.plan.run(items, chunk_size=len(items), progress=progress))
             counts = [*map(len, encoded.vectors)] if self.of_tokens else encoded.n_tokens - encoded.n_truncated
             rows["tokens"][new], rows["cut"][new] = counts, encoded.n_truncated
-        results = self.writer.items(encoded.vectors if items else self.plan.run_at_once([]))
+            results = self.writer.items(encoded.vectors)
+        else:
+            results = self.writer.items(self.plan.run_at_once([]))
         if self.known is not None and len(kept):
             results, computed = np.empty((len(usable), *results.shape[1:]), results.dtype), results
             results[new], results[kept] = computed, self.known.items(found[kept])

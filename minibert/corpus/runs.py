@@ -210,6 +210,12 @@ class Run:
 
     def _begin(self) -> bool:
         """Start the run, or find that it can be continued; return False if it has ended."""
+        # What is there    neither option       resume                             update
+        # nothing          begin                begin                              begin
+        # unfinished run   refuse               continue; refuse if it is another  the same without an output; with one:
+        #                                                                          continue, begin if it is another
+        # finished run     begin, and replace   done; refuse if it is another      done if nothing differs; else begin
+        # An update of an output takes its results; it is refused if they were made otherwise (`_reuse`).
         folder, update = self.folder, self.options.update
         unfinished = folder.manifest()
         if unfinished is not None and "finished" in unfinished:  # killed while its outputs got their names
