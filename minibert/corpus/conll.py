@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from minibert.corpus import lines
+from minibert.corpus import raw_lines
 from minibert.corpus.sources import Columns, InputLine, Source
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -79,18 +79,18 @@ def read_sentences(source: Source, stream: Any) -> Iterator[InputLine]:
     """Yield the input lines of a stream in CoNLL-U or CoNLL, one for each sentence."""
     of_conllu, sentence, size, first = source.format == "conllu", list[str](), 0, 1
     names: Sequence[str] = CONLLU if of_conllu else ()
-    for number, data in chain(lines.numbered(stream), [(0, b"")]):
+    for number, data in chain(raw_lines.numbered(stream), [(0, b"")]):
         first = first if size else number
-        size += lines.LIMIT + 1 if data is None else len(data.strip())
+        size += raw_lines.LIMIT + 1 if data is None else len(data.strip())
         if data is None or data.strip():
-            sentence += [] if data is None or size > lines.LIMIT else [lines.decoded(data, number)]
+            sentence += [] if data is None or size > raw_lines.LIMIT else [raw_lines.decoded(data, number)]
             continue
         comments, rows = split_comments(sentence, of_conllu)
         names = comments.get("global.columns", "").lower().split() or names  # of CoNLL-U Plus, for the whole file
-        if size > lines.LIMIT:
-            yield lines.too_long(source, first, " up to the next empty line")
+        if size > raw_lines.LIMIT:
+            yield raw_lines.too_long(source, first, " up to the next empty line")
         elif rows:
-            line = lines.input_line(source, first, _sentence_fields(source, sentence, names))
+            line = raw_lines.input_line(source, first, _sentence_fields(source, sentence, names))
             of_default = rows[1:] and not of_conllu and source.text_column == "text"
             if of_default and line.words == [str(i + 1) for i in range(len(rows))]:
                 how = "The words are in another column: text_column='column_2'; or the file is input_format='conllu'."
@@ -101,7 +101,7 @@ def read_sentences(source: Source, stream: Any) -> Iterator[InputLine]:
 
 def _sentence_fields(source: Source, sentence: Sequence[str], names: Sequence[str]) -> Iterator[Any]:
     """Yield the id, the text, and the words with their other columns, of a sentence in CoNLL."""
-    comments, rows = split_comments([*map(lines.checked, sentence)], source.format == "conllu")
+    comments, rows = split_comments([*map(raw_lines.checked, sentence)], source.format == "conllu")
     if source.id_column not in (None, *comments):
         raise ValueError(f"does not have a comment # {source.id_column} = ...")
     yield comments.get(source.id_column or "sent_id")

@@ -20,7 +20,7 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import brief
 from minibert.corpus import parquet
 from minibert.corpus.conll import read_sentences
-from minibert.corpus.lines import TableLines, as_text, checked, decoded, input_line, numbered, too_long
+from minibert.corpus.raw_lines import TableLines, as_text, checked, decoded, input_line, numbered, too_long
 from minibert.corpus.sources import Columns, InputLine, Source
 from minibert.tokenizer.texts import check_text
 

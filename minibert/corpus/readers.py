@@ -14,7 +14,7 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
-from minibert.corpus.lines import as_text
+from minibert.corpus.raw_lines import as_text
 from minibert.corpus.run_folder import folder_of
 from minibert.corpus.sources import Source
 from minibert.corpus.survey import numbered_lines

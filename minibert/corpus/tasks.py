@@ -79,7 +79,7 @@ class ShardFile:
 
 
 class Task:
-    """The work of a run: the base class of the tasks in embed.py and extract.py.
+    """The work of a run: the base class of the tasks in embed.py, extract.py and words.py.
 
     Attributes
     ----------

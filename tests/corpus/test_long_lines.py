@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert.corpus import lines as stream_lines
+from minibert.corpus import raw_lines
 from minibert.corpus.input_lines import read_input_lines
 from minibert.corpus.sources import Source
 from minibert.tokenizer.windows import in_chunks
@@ -35,8 +35,8 @@ def test_a_long_line_is_a_bad_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, compressed: bool
 ) -> None:
     limit = 1000
-    monkeypatch.setattr(stream_lines, "LIMIT", limit)
-    monkeypatch.setattr(stream_lines, "_BLOCK", 64)
+    monkeypatch.setattr(raw_lines, "LIMIT", limit)
+    monkeypatch.setattr(raw_lines, "_BLOCK", 64)
     frame = ('{"text": "', '"}') if kind == "jsonl" else ("", "")
     room = limit - len("".join(frame))
     lengths = [3, room, room + 1, 0, room + 2, room + 3, 7 * limit, room - 1, 64 * 20 + limit + 2, 5]
@@ -137,7 +137,7 @@ def test_a_line_of_gzip_that_does_not_end_is_not_held(short_folder: Path, tmp_pa
 
 
 def test_a_long_row_with_open_quotes_hides_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_lines, "LIMIT", 30)
+    monkeypatch.setattr(raw_lines, "LIMIT", 30)
     path = tmp_path / "a.csv"
     path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same row\nthird"\nok two\n', newline="")
     input_lines = read_input_lines(Source(str(path), "csv"))

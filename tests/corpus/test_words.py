@@ -130,7 +130,7 @@ def test_sentences_that_cannot_be_used(tmp_path: Path, name: str) -> None:
 
 
 def test_sentences_that_are_too_long_and_columns_that_are_no_words(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("minibert.corpus.lines.LIMIT", 100)
+    monkeypatch.setattr("minibert.corpus.raw_lines.LIMIT", 100)
     (tmp_path / "a.conllu").write_text("1\ta\n" * 50 + "1" * 300 + "\n\n" + PLUS)
     found = [*read_input_lines(Source(tmp_path / "a.conllu", "conllu"))]
     assert [(line.line, line.text) for line in found] == [(1, None), (53, "the cat"), (57, "man")]
