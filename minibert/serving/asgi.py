@@ -29,6 +29,7 @@ Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 
 POSTS = {path: post for protocol in PROTOCOLS for path, post in protocol.posts.items()}
+_ERRORS = {path: post.errors or protocol.errors for protocol in PROTOCOLS for path, post in protocol.posts.items()}
 """The routes that take a body."""
 
 _GETS = {path: get for protocol in reversed(PROTOCOLS) for path, get in protocol.gets.items()}
@@ -97,9 +98,7 @@ def refusal(error: ServiceError, scope: Scope, **headers: str) -> Reply:
     """Return the answer for an error, in the JSON shape of the request's route."""
     path = path_of(scope)
     owners = (protocol for protocol in PROTOCOLS if path in protocol.gets or path.startswith(protocol.prefixes))
-    errors, field = (
-        (POSTS[path].errors, POSTS[path].field) if path in POSTS else (next(owners, PROTOCOLS[0]).errors, "")
-    )
+    errors, field = (_ERRORS[path], POSTS[path].field) if path in POSTS else (next(owners, PROTOCOLS[0]).errors, "")
     headers |= {"x-request-id": request_id_of(scope), "content-type": "application/json"}
     if error.kind in ("overloaded", "unavailable"):
         headers["retry-after"] = str(max(1, round(error.retry_after)))

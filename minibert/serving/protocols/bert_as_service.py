@@ -59,4 +59,4 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
 
 
 _ERRORS = common.Errors(_error)
-PROTOCOL = common.Protocol(_ERRORS, {"/encode": common.Post(_ERRORS, "texts", EncodeRequest, _encode)})
+PROTOCOL = common.Protocol(_ERRORS, {"/encode": common.Post("texts", EncodeRequest, _encode)})

@@ -79,7 +79,7 @@ def _embed(usual: list[str], engine: Engine, request: CohereEmbedRequest, ignore
 
 
 _POSTS = {
-    path: common.Post(OPENAI_ERRORS, "texts", CohereEmbedRequest, functools.partial(_embed, default))
+    path: common.Post("texts", CohereEmbedRequest, functools.partial(_embed, default))
     for path, default in (("/v1/embed", list[str]()), ("/v2/embed", ["float"]))
 }
 PROTOCOL = common.Protocol(OPENAI_ERRORS, _POSTS)

@@ -76,7 +76,6 @@ class Post:
 
     Parameters
     ----------
-    errors : Errors
     field : str
         The name of the field with the texts.
     struct : class
@@ -85,13 +84,16 @@ class Post:
         (engine, struct, fields that the struct does not have) -> Work. It runs in a thread that may take its time.
     computes : bool
         Its answers need the engine.
+    errors : Errors, optional
+        Default: the protocol's.
     """
 
-    errors: Errors
     field: str
     struct: type[Struct]
     answer: Callable[[Engine, Any, tuple[str, ...]], Work]
+    _: dataclasses.KW_ONLY
     computes: bool = True
+    errors: Errors | None = None
 
     def read(self, engine: Engine, body: bytes) -> Work:
         """Read a request; ServiceError if it is wrong."""
@@ -105,7 +107,7 @@ class Protocol:
     Parameters
     ----------
     errors : Errors
-        Of routes without a body, and of unknown paths.
+        Of its routes, but for a `Post` that has others.
     posts : mapping of str to Post
         By path.
     gets : mapping of str to callable

@@ -57,5 +57,5 @@ def _answer(engine: Engine, request: HiddenStatesRequest, ignored: tuple[str, ..
     return common.Work(write, prepared, ignored)
 
 
-_POST = common.Post(ERRORS, "inputs", HiddenStatesRequest, _answer)
+_POST = common.Post("inputs", HiddenStatesRequest, _answer)
 PROTOCOL = common.Protocol(ERRORS, {"/hidden_states": _POST})

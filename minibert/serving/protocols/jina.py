@@ -41,5 +41,5 @@ def _embed(engine: Engine, request: MultiVectorRequest, ignored: tuple[str, ...]
     return common.Work(write, prepared, ignored)
 
 
-_POST = common.Post(OPENAI_ERRORS, "input", MultiVectorRequest, _embed)
+_POST = common.Post("input", MultiVectorRequest, _embed)
 PROTOCOL = common.Protocol(OPENAI_ERRORS, {"/v1/multi-vector": _POST})

@@ -100,9 +100,9 @@ def _models(service: Any) -> dict[str, Any]:
 
 
 _POSTS = {
-    "/api/embed": common.Post(_ERRORS, "input", OllamaEmbedRequest, _embed),
-    "/api/embeddings": common.Post(_ERRORS, "prompt", OllamaOldRequest, _embed_one),
-    "/api/show": common.Post(_ERRORS, "model", OllamaShowRequest, _show, False),
+    "/api/embed": common.Post("input", OllamaEmbedRequest, _embed),
+    "/api/embeddings": common.Post("prompt", OllamaOldRequest, _embed_one),
+    "/api/show": common.Post("model", OllamaShowRequest, _show, computes=False),
 }
 _GETS = {"/api/tags": _models, "/api/ps": _models, "/api/version": lambda _: {"version": minibert.__version__}}
 PROTOCOL = common.Protocol(_ERRORS, _POSTS, _GETS, prefixes=("/api/",))

@@ -77,7 +77,7 @@ def _models(service: Any) -> dict[str, Any]:
     return {"object": "list", "data": [_model(service, name) for name in service.engine.models]}
 
 
-_POST = common.Post(ERRORS, "input", OpenAIEmbeddingRequest, _embed)
+_POST = common.Post("input", OpenAIEmbeddingRequest, _embed)
 PROTOCOL = common.Protocol(
     ERRORS,
     {"/v1/embeddings": _POST, "/embeddings": _POST},

@@ -297,18 +297,18 @@ class _Root(common.Post):
         return _POSTS[path].read(engine, body)
 
 
-_ROOT = _Root(_ERRORS, "inputs", RootRequest, _embed)
-_RERANK = common.Post(OPENAI_ERRORS, "documents", RerankRequest, _rerank)
+_ROOT = _Root("inputs", RootRequest, _embed)
+_RERANK = common.Post("documents", RerankRequest, _rerank, errors=OPENAI_ERRORS)
 _POSTS: dict[str, common.Post] = {
-    "/embed": common.Post(_ERRORS, "inputs", EmbedRequest, _embed),
+    "/embed": common.Post("inputs", EmbedRequest, _embed),
     "/": _ROOT,
     "/invocations": _ROOT,
-    "/embed_all": common.Post(_ERRORS, "inputs", EmbedRequest, _embed_all),
-    "/similarity": common.Post(_ERRORS, "inputs", SimilarityRequest, _similarity),
-    "/tokenize": common.Post(_ERRORS, "inputs", TokenizeRequest, _tokenize, False),
-    "/decode": common.Post(_ERRORS, "ids", DecodeRequest, _decode, False),
-    "/predict": common.Post(_ERRORS, "inputs", PredictRequest, _predict),
-    "/rerank": common.Post(_ERRORS, "texts", RerankRequest, _rerank),
+    "/embed_all": common.Post("inputs", EmbedRequest, _embed_all),
+    "/similarity": common.Post("inputs", SimilarityRequest, _similarity),
+    "/tokenize": common.Post("inputs", TokenizeRequest, _tokenize, computes=False),
+    "/decode": common.Post("ids", DecodeRequest, _decode, computes=False),
+    "/predict": common.Post("inputs", PredictRequest, _predict),
+    "/rerank": common.Post("texts", RerankRequest, _rerank),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
 }
