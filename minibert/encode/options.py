@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
 
 from minibert.vectors.layers import LayerSelection
 
@@ -17,11 +16,6 @@ class WindowOptions:
     prompt: str | None = None
     batch_size: int = 32
     truncation: str = "warn"
-
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Self:
-        """Return the options that are among the arguments of a method."""
-        return cls(**{name: arguments[name] for name in cls.__dataclass_fields__})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -257,7 +257,13 @@ class MultiVectorEncoder(VectorModel):
         >>> query.shape, model.similarity(query, documents).shape
         ((32, 128), (1, 1))
         """
-        options = TokenOptions.of(locals())
+        options = TokenOptions(
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            truncation=truncation,
+            normalize_embeddings=normalize_embeddings,
+        )
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_numpy=convert_to_numpy)
         if output_value is not None:

@@ -290,7 +290,19 @@ class SentenceTransformer(VectorModel):
         >>> model.encode("A cat sleeps.", output_value="token_embeddings").shape
         (6, 384)
         """
-        options = EncodeOptions.of(locals())
+        options = EncodeOptions(
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            truncation=truncation,
+            stride=stride,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            pooling=pooling,
+            special_tokens=special_tokens,
+        )
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         if output_value is not None:

@@ -206,7 +206,14 @@ class SparseEncoder(VectorModel):
         >>> len(model.decode(vectors[0])), vectors.todense().shape
         (8, (2, 30522))
         """
-        options = SparseOptions.of(locals())
+        options = SparseOptions(
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            truncation=truncation,
+            stride=stride,
+            max_active_dims=max_active_dims,
+        )
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs)
         vectors: Any = self.plan(options).run_at_once(texts, show_progress_bar)
