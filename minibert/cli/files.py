@@ -66,7 +66,7 @@ def has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files
 
 
 def run_over_files(
-    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **further: Any
+    arguments: argparse.Namespace, run: Callable[..., Summary], *models: Any, what: str, **further: Any
 ) -> None:
     """Call a function of corpus/ with the files and the options of `inputs`, and report what it did.
 
@@ -83,9 +83,6 @@ def run_over_files(
     }
     report = partial(output.report_problem, parser=arguments.parser)
     summary = run(*models, sources, path, report=report, **further)
-    if summary is None:
-        output.report_written(path, "this run is complete already; there is nothing to compute")
-        return
     files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
     names = ("kept", "new", "changed", "removed")
@@ -93,6 +90,8 @@ def run_over_files(
     compared = compared if getattr(arguments, "update", False) else ""
     left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
     empty = f", {summary.n_empty} empty" if summary.n_empty else ""
+    for number, thing in ((summary.n_duplicate_ids, "duplicate id"), (summary.n_empty_ids, "empty id")):
+        left_out += f", {counted(number, thing)}" if number else ""
     written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
     tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
     output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")

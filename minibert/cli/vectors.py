@@ -295,18 +295,13 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
         output.report_problem(f"the query gets the prompt of the texts, {prompt!r}")
     keywords["batch_size"] = arguments.batch_size
     query = model.encode_query(arguments.query, **keywords)
-    score_function, columns = _SCORES[model.similarity_fn_name][0], arguments.text_column or ["text"]
-    hits, texts = file.search(query, arguments.top_k, score_function, columns), dict[str, str | None]()
+    score_function, columns = _SCORES[model.similarity_fn_name][0], arguments.text_column
+    hits = file.search(query, arguments.top_k, score_function, columns, output.report_problem)
     if not hits:
         raise ValueError(f"{path} does not hold a vector.")
-    if arguments.text_column and any(text is None for _, _, text in hits):
+    if columns and any(text is None for _, _, text in hits):
         raise ValueError(f"{path} has no texts in a column {', '.join(map(repr, columns))}.")
-    try:
-        texts = file.texts([number for _, number, text in hits if text is None])
-    except (OSError, ValueError) as error:
-        output.report_problem(f"texts are not shown: {error}")
-    for score, number, text in hits:
-        yield score, {"id": number}, texts.get(str(number)) if text is None else text
+    yield from ((score, {"id": id}, text) for score, id, text in hits)
 
 
 def _rerank(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
 from minibert.corpus.sources import InputLine, Source
 from minibert.corpus.survey import SHARD_NUMBERS, texts_of
 from minibert.corpus.tasks import Counts, Files, Lines, Progress, Task
-from minibert.corpus.update import Earlier, compare, digests
+from minibert.corpus.update import Earlier, compare, digests, repeated_ids
 from minibert.corpus.writers import LineWriter, VectorWriter
 from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.run import EncodedTexts, TextPlan
@@ -50,7 +50,7 @@ def embed_corpus(
     *,
     dtype: str = "float32",
     **options: Any,
-) -> Summary | None:
+) -> Summary:
     """Compute one vector per text of some files, and write the vectors in order into one file or a folder of files.
 
     Parameters
@@ -72,7 +72,8 @@ def embed_corpus(
 
     Returns
     -------
-    Summary, or None if resume finds that this very run has ended
+    Summary
+        If this very run has ended, nothing is computed: all texts are resumed, or kept by an update.
 
     Raises
     ------
@@ -127,7 +128,7 @@ def probe_vector(plan: TextPlan) -> FloatArray:
 
 def sparse_corpus(
     model: SparseEncoder, sources: Sequence[Source], output: str | os.PathLike[str], **options: Any
-) -> Summary | None:
+) -> Summary:
     """Compute the sparse vector of each text of some files, and write the vectors in order into one .jsonl file.
 
     A line is ``{"id": ..., "indices": [...], "values": [...]}``; both lists are null for a line that cannot be used.
@@ -157,7 +158,7 @@ def sparse_corpus(
 
 def rerank_corpus(
     model: CrossEncoder, query: str, sources: Sequence[Source], output: str | os.PathLike[str], **options: Any
-) -> Summary | None:
+) -> Summary:
     """Compute the score of each text of some files for a query, and write the scores in order into one .jsonl file.
 
     A line is ``{"id": ..., "score": ...}``; the score is null for a line that cannot be used.
@@ -286,7 +287,7 @@ class _Texts(Task):
             rows["tokens"][kept], rows["cut"][kept] = (self.known.rows[name][found[kept]] for name in ("tokens", "cut"))
         self.writer.write(files, earlier.n_texts, lines, results)
         record[[line.text is not None for line in lines]] = rows
-        record["id"] = digests(str(line.id) for line in lines)
+        record["id"] = digests("" if line.id is None else str(line.id) for line in lines)
         files[-1].write(record.data)
         return int(record["tokens"].sum()), rows["cut"]
 
@@ -300,6 +301,10 @@ class _Texts(Task):
         known = np.zeros(0, writers.ROW) if self.known is None else self.known.rows
         self.known = None
         return compare([known], [np.load(path, mmap_mode="r") for path in shards], numbered)
+
+    def repeated(self, shards: Sequence[Path]) -> dict[str, int]:
+        """See `Task`."""
+        return repeated_ids(shards)
 
     def _items(self, lines: Lines) -> list[Any]:
         texts = texts_of(lines)

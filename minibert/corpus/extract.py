@@ -70,7 +70,7 @@ def extract_corpus(
     batch_size: int = 32,
     subwords: str = "mean",
     **run: Any,
-) -> Summary | None:
+) -> Summary:
     """Compute hidden states of every token or word of the texts in some files, and write them into one file, in order.
 
     Parameters
@@ -103,7 +103,8 @@ def extract_corpus(
 
     Returns
     -------
-    Summary, or None if resume finds that this very run has ended
+    Summary
+        If this very run has ended, nothing is computed: all texts are resumed, or kept by an update.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
 from minibert.corpus.raw_lines import as_text
 from minibert.corpus.run_folder import folder_of
+from minibert.corpus.runs import RunOptions
 from minibert.corpus.sources import Source
 from minibert.corpus.survey import numbered_lines
 from minibert.models.fingerprint import differences
@@ -82,7 +83,12 @@ class VectorFile:
         manifests.check_outputs(self.manifest, Path(os.path.realpath(path)), way_on)
 
     def search(
-        self, query: FloatArray, top_k: int, score_function: ScoreFunction, text_columns: Sequence[str] = ("text",)
+        self,
+        query: FloatArray,
+        top_k: int,
+        score_function: ScoreFunction,
+        text_columns: Sequence[str] | None = None,
+        report: Callable[[str], object] = print,
     ) -> list[Hit]:
         """Find the `top_k` best vectors, best first; of equal scores the first row is first.
 
@@ -91,8 +97,11 @@ class VectorFile:
         query : ndarray of shape (width,); of tokens, (tokens, width)
         top_k, score_function
             As in `semantic_search`.
-        text_columns : sequence of str
-            The columns of a Parquet file that hold the texts, if they are there.
+        text_columns : sequence of str, optional
+            The columns of a Parquet file that hold the texts. Default: "text" if it is there, else the texts are read
+            from the files that the run has read.
+        report : callable
+            Called with a line of text if these cannot be read, or have changed; the texts are then None.
 
         Raises
         ------
@@ -100,19 +109,26 @@ class VectorFile:
             The file cannot be read, its ids do not fit its vectors, or a vector has another width, NaN, infinity or
             null; the message names the row, from 0.
         """
-        best, width, of_tokens = list[Hit](), query.shape[-1], query.ndim > 1
+        best, width, of_tokens = list[tuple[float, int, Any, str | None]](), query.shape[-1], query.ndim > 1
         try:
-            rows = self._checked_rows(text_columns, width, of_tokens)
-            for chunk in in_chunks(rows, _ROWS, lambda row: row[0].size, _NUMBERS):
-                vectors = [row[0] for row in chunk]
+            rows = self._checked_rows(text_columns or ("text",), width, of_tokens)
+            for chunk in in_chunks(rows, _ROWS, lambda row: row[1].size, _NUMBERS):
+                vectors = [row[1] for row in chunk]
                 corpus: Any = MultiVectors.of("", vectors) if of_tokens else np.stack(vectors).astype(np.float32)
                 for hit in semantic_search(query, corpus, top_k=top_k, score_function=score_function)[0]:
-                    best.append((hit["score"], *chunk[int(hit["corpus_id"])][1:]))
+                    number, _, *about = chunk[int(hit["corpus_id"])]
+                    best.append((hit["score"], number, *about))
                 best = sorted(best, key=lambda hit: -hit[0])[:top_k]
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             what = f"vectors of {width} numbers"
             raise ValueError(f"{self.path} cannot be searched for {what}: {os_reason(error).rstrip('.')}.") from error
-        return best
+        texts = dict[int, str | None]()
+        try:
+            if text_columns is None:
+                texts = self._texts({number: id for _, number, id, text in best if text is None})
+        except (OSError, ValueError) as error:
+            report(f"texts are not shown: {error}")
+        return [(score, id, texts.get(number) if text is None else text) for score, number, id, text in best]
 
     def load_model(self, model: str | None = None, **options: Any) -> tuple[VectorModel, dict[str, Any]]:
         """Load the model that made the vectors, and return it with the options of `encode_query` that its run had.
@@ -175,25 +191,28 @@ class VectorFile:
             chosen |= {"prompt": None, "prompt_name": None}
         return loaded, chosen
 
-    def texts(self, ids: Iterable[Any]) -> dict[str, str | None]:
-        """Return the texts of some ids from the files that the run has read; None for an id that is there twice.
+    def _texts(self, ids: dict[int, Any]) -> dict[int, str | None]:
+        """Return the texts of some rows, given their ids, from the files that the run has read.
 
         Raises
         ------
         OSError, ValueError
-            A file cannot be read, or has changed since.
+            A file cannot be read, or has changed since. The run has left out texts that only the model finds too long.
         """
         sources = [Source(**source) for source in self.manifest.get("inputs", ())]
         if any(source.path == "-" for source in sources):
             raise OSError("they came from the standard input.")
-        wanted, by_id = {str(id) for id in ids}, dict[str, str | None]()
-        for line in numbered_lines(sources, self.manifest["checksums"]) if wanted and sources else ():
-            if (key := str(line.id)) in wanted:
-                by_id[key] = None if key in by_id else line.text
-        return by_id
+        settings = self.manifest.get("settings", {})
+        how = {name: settings[name] for name in ("on_error", "on_empty") if name in settings}
+        if how.get("on_error") == "skip" and settings.get("truncation") == "error":
+            raise ValueError("the run has left out texts that are too long.")
+        options = RunOptions(**how)
+        lines = numbered_lines(sources, self.manifest["checksums"]) if ids and sources else iter(())
+        kept = enumerate(line for line in lines if options.action(line) != "skip")
+        return {row: line.text for row, line in kept if row in ids and str(line.id) == str(ids[row])}
 
-    def _checked_rows(self, text_columns: Sequence[str], width: int, of_tokens: bool) -> Iterator[_Row]:
-        """Yield the rows that have a vector; raise for one that cannot be searched."""
+    def _checked_rows(self, text_columns: Sequence[str], width: int, of_tokens: bool) -> Iterator[Any]:
+        """Yield the number of each row that has a vector, and the row; raise for one that cannot be searched."""
         # Decimals of float16 are not exactly its numbers.
         dtype = self.manifest["settings"]["dtype"] if self._suffix == ".jsonl" else None
         for number, (values, id, text) in enumerate(self._rows(text_columns, of_tokens)):
@@ -209,7 +228,7 @@ class VectorFile:
                 raise ValueError(f"row {number} holds {vectors.dtype} numbers of shape {vectors.shape}")
             if not np.isfinite(total):
                 raise ValueError(f"row {number} holds NaN, infinity or null")
-            yield vectors, id, text
+            yield number, vectors, id, text
 
     def _rows(self, text_columns: Sequence[str], of_tokens: bool) -> Iterator[_Row]:
         """Yield all rows; the vector is None if there is none."""

@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class Summary(Counts):
     n_kept, n_new, n_changed, n_removed : int
         Of an update: texts whose results the output had, texts with a new id, texts that an id did not have, and rows
         whose id is not there any more.
+    n_duplicate_ids, n_empty_ids : int
+        Of `embed_corpus` and its like: rows with an id that an earlier row has, and rows with an empty one.
     """
 
     width: int = 0
@@ -68,6 +71,8 @@ class Summary(Counts):
     n_new: int = 0
     n_changed: int = 0
     n_removed: int = 0
+    n_duplicate_ids: int = 0
+    n_empty_ids: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,13 +171,15 @@ class Run:
     def __init__(self, sources: Sequence[Source], task: Task, options: RunOptions) -> None:
         self.sources, self.task, self.options = sources, task, options
         self.folder = RunFolder(task, options.report)
+        self._numbered = all(source.numbered for source in sources)
 
-    def compute(self) -> Summary | None:
+    def compute(self) -> Summary:
         """Compute what is not computed yet, and write the output.
 
         Returns
         -------
-        Summary, or None if resume finds that this very run has ended
+        Summary
+            If this very run has ended, nothing is computed: all texts are resumed, or kept by an update.
 
         Raises
         ------
@@ -187,8 +194,15 @@ class Run:
         if os.path.exists(folder.output) and not os.path.isfile(folder.output) and not os.path.isdir(folder.output):
             raise OSError(f"{folder.output} is a device or a pipe; a run that can be resumed needs a file.")
         with folder:
-            if not self._begin():
-                return None
+            if (ended := self._begin()) is not None:
+                counts, rows = Counts(**ended["finished"]["counts"]), [Path(self.task.files[-1].output)]
+                facts = self._repeated(rows) | vars(counts)
+                if self.options.update:
+                    facts["n_kept"] = sum(self.task.compared(rows, numbered=False)[:3])
+                else:
+                    facts["n_resumed"] = counts.n_texts
+                n_files = sum("rows" in output for output in manifests.outputs_of(ended)) or 1
+                return Summary(**facts, n_files=n_files, width=self.task.width, seconds=time.perf_counter() - start)
             done, total = folder.whole_shards(), self._total
             resumed, counts, number = sum(done.values(), Counts()), Counts(), 0
             known = min(resumed.n_texts + resumed.n_left_out, total)
@@ -198,18 +212,20 @@ class Run:
                     counts += done[number] if number in done else self._save(number, chunk, counts, progress)
                     number += 1
                     del chunk  # frees its memory before the next one is read
-            compared = dict[str, int]()
+            rows = [folder.shard(i, self.task.files[-1].suffix) for i in range(number)]
+            compared = self._repeated(rows)
             if self.options.update:
-                rows = [folder.shard(i, self.task.files[-1].suffix) for i in range(number)]
-                numbered = all(source.numbered for source in self.sources)
-                compared = dict(zip(_COMPARED, self.task.compared(rows, numbered), strict=True))
+                compared |= dict(zip(_COMPARED, self.task.compared(rows, self._numbered), strict=True))
             folder.finish(counts, number)
         seconds, n_files = time.perf_counter() - start, number if self.task.into_folder else 1
         facts = {**vars(counts), **compared, "n_resumed": resumed.n_texts, "n_files": n_files}
         return Summary(**facts, width=self.task.width, seconds=seconds)
 
-    def _begin(self) -> bool:
-        """Start the run, or find that it can be continued; return False if it has ended."""
+    def _repeated(self, rows: Sequence[Path]) -> dict[str, int]:
+        return {} if self._numbered else self.task.repeated(rows)
+
+    def _begin(self) -> dict[str, Any] | None:
+        """Start the run, or find that it can be continued; return its manifest if it has ended."""
         # What is there    neither option       resume                             update
         # nothing          begin                begin                              begin
         # unfinished run   refuse               continue; refuse if it is another  the same without an output; with one:
@@ -234,26 +250,23 @@ class Run:
         mine = self._survey()
         if finished is not None and update:
             facts = _facts(json.loads(manifests.as_json(mine)))
-            if (
-                unfinished is None
-                and _facts(finished) == facts
-                and not manifests.changed_output(finished, folder.output)
-            ):
-                return False
+            same = unfinished is None and _facts(finished) == facts
+            if same and not manifests.changed_output(finished, folder.output):
+                return finished
             self._reuse(finished, mine)
             if unfinished is not None and _facts(unfinished) != facts:  # of another input; it is not worth much
                 unfinished = None
         elif finished is not None:
             _compare(finished, mine, f"The run that made {folder.output}", folder.again)
             manifests.check_outputs(finished, folder.output, folder.again)
-            return False
+            return finished
         if unfinished is None:
             folder.start(mine, finished is not None)
         else:
             delete = f"Give the same again, or delete {folder.to_delete} to start again."
             _compare(unfinished, mine, "The unfinished run", delete)
         folder.digits = max(folder.digits, len(str(self._total)))  # there are no more shards than lines
-        return True
+        return None
 
     def _reuse(self, finished: dict[str, Any], mine: dict[str, Any]) -> None:
         """Let the task take the results of the output; raise if it was made otherwise, unless all is to be computed."""

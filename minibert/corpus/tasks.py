@@ -121,6 +121,10 @@ class Task:
         """Count what an update did, given the last files of all shards; see `minibert.corpus.update.compare`."""
         raise NotImplementedError
 
+    def repeated(self, shards: Sequence[Path]) -> dict[str, int]:
+        """Count duplicate and empty ids, given the last files of all shards, if these have the ids."""
+        return {}
+
     def numbers(self, line: InputLine) -> int:
         """Return the most numbers that a line has, if it has several vectors; a shard has about `SHARD_NUMBERS`."""
         return 0

@@ -93,6 +93,13 @@ class Earlier:
         )
 
 
+def repeated_ids(paths: Sequence[Path]) -> dict[str, int]:
+    """Count the rows whose id an earlier row has, and those without an id, as `Summary` names them; 8 bytes a row."""
+    ids = np.concatenate([np.load(path)["id"][:, 0].copy() for path in paths])
+    given = ids[ids != digests([""])[0, 0]]
+    return {"n_duplicate_ids": len(given) - len(np.unique(given)), "n_empty_ids": len(ids) - len(given)}
+
+
 def compare(earlier: Sequence[Rows], rows: Sequence[Rows], numbered: bool) -> tuple[int, int, int, int]:
     """Count the texts that are kept, new and changed, and the rows that are removed; `numbered`: ids are numbers."""
     (old, new), (old_ids, new_ids) = (

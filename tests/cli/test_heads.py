@@ -130,7 +130,7 @@ def test_files(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -
                 assert np.float32(line["score"]) == score
         code, out, err = run(capsys, *arguments, "--resume")
         assert (code, err) == (0, "")
-        assert "complete already" in out
+        assert "by earlier runs" in out
         code, out, err = run(capsys, *arguments, "--resume", "--prompt", "another ")
         assert (code, out) == (1, "")
         assert "--prompt 'another '" in err

@@ -162,7 +162,7 @@ def test_a_manifest_is_the_same_in_another_process(embed: Any, folder: Path, tmp
     assert repr(one[len(one) - 1]) != repr(pooling)
     embed(model=one)
     assert "0x" not in json.dumps(manifest_of(tmp_path / "out.npy")["settings"])
-    assert embed(model=other, resume=True) is None
+    assert embed(model=other, resume=True).n_resumed
     with pytest.raises(ValueError, match="step" if isinstance(pooling, Unnamed) else "modules"):
         embed(model=MultiVectorEncoder(folder).append(Unnamed(3)), resume=True)
 

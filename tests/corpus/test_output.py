@@ -104,7 +104,7 @@ def test_names_that_are_not_utf_8(embed: Any, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     source = text_file(tmp_path / f"{name}.txt", ["a cat"])
     assert embed(f"{name}.npy", source) is not None
-    assert embed(f"{name}.npy", source, resume=True) is None
+    assert embed(f"{name}.npy", source, resume=True).n_resumed
     assert repr(f"{name}.txt") in json.loads((tmp_path / f"{name}.ids.jsonl").read_text())["file"]
 
 

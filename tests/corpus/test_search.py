@@ -212,11 +212,12 @@ def test_a_table_of_the_standard_input(cli: Any, home: Path, monkeypatch: pytest
     writer.join()
 
 
-def test_ids_that_are_there_twice_have_no_text(cli: Any, home: Path) -> None:
-    (home / "b.csv").write_text("id,text\n1,a cat\n1,a dog\n2,the man\n")
-    cli("embed -m MODEL -i b.csv --id-column id -o out.npy")
+def test_ids_that_are_there_twice_or_empty_are_counted_and_have_their_texts(cli: Any, home: Path) -> None:
+    (home / "b.csv").write_text("id,text\n1,a cat\n0,\n1,a dog\n,the man\n")
+    code, said, err = cli("embed -m MODEL -i b.csv --id-column id -o out.npy --on-empty skip")
+    assert (code, err, "1 duplicate id, 1 empty id" in said) == (0, "", True), said
     texts = [(hit["id"], hit.get("text")) for hit in hits_of(cli("search man out.npy --json")[1])]
-    assert sorted(texts, key=str) == [("1", None), ("1", None), ("2", "the man")]
+    assert sorted(texts, key=str) == [("", "the man"), ("1", "a cat"), ("1", "a dog")]
 
 
 def test_files_that_are_not_as_the_run_has_written_them(cli: Any, home: Path) -> None:

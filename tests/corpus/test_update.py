@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import os
 import shlex
@@ -107,7 +108,9 @@ def test_the_files_are_those_of_a_run_from_nothing(update: Any, tmp_path: Path, 
     first = update(kind, OLD, **how)
     n = first.n_texts - (first.n_empty if empty == "null" else 0)
     assert (first.n_kept, first.n_new, first.n_changed, first.n_removed) == (0, n, 0, 0)
-    assert update(kind, OLD, **how) is None  # nothing has changed
+    again = update(kind, OLD, **how)  # nothing has changed
+    assert dataclasses.replace(again, seconds=first.seconds, n_kept=0, n_new=n) == first
+    assert again.n_kept == n
     second = update(kind, new, **how)
     assert (second.n_kept, second.n_new, second.n_changed, second.n_removed) == (n - 2, 2, 1, 1)
     from_nothing = update(kind, new, "nothing", on_empty=empty)
@@ -222,7 +225,7 @@ def test_outputs_that_do_not_have_all_their_names_are_not_searched(
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(ValueError, match=r"cannot be read.* update=True"):
         VectorFile(f"{tmp_path}/own/{kind}")
-    assert update(kind, edited(OLD), update=True) is None
+    assert update(kind, edited(OLD), update=True).n_new == 0
     assert VectorFile(f"{tmp_path}/own/{kind}").manifest
     update(kind, edited(OLD), "nothing")
     assert contents(tmp_path / "own") == contents(tmp_path / "nothing")
@@ -323,7 +326,7 @@ def test_the_command_line(tmp_path: Path, short_folder: Path, capsys: pytest.Cap
     code, _, err = cli(f"{embed} --update --pooling cls")
     assert (code, "--pooling" in err, "--recompute" in err) == (1, True, True), err
     assert "removed" in cli(f"{embed} --update --pooling cls --recompute")[1]
-    assert "nothing to compute" in cli(f"{embed} --update --pooling cls")[1]
+    assert f"{len(OLD) + 1:,} kept, 0 new" in cli(f"{embed} --update --pooling cls")[1]
     for wrong, word in (("--recompute", "--update"), ("--update --resume", "--resume")):
         code, _, err = cli(f"{embed} {wrong}")
         assert (code, word in err) == (1, True), err
