@@ -93,7 +93,10 @@ def run_over_files(
     for number, thing in ((summary.n_duplicate_ids, "duplicate id"), (summary.n_empty_ids, "empty id")):
         left_out += f", {counted(number, thing)}" if number else ""
     written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
-    tokens = f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
+    words = f"{counted(summary.n_words, 'word')}, " if summary.n_words else ""
+    tokens = (
+        f"{words}{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
+    )
     output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")
 
 

@@ -16,6 +16,14 @@ CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "dep
 _TOKEN, _EMPTY_NODE = re.compile(r"(\d{1,9})-(\d{1,9})"), re.compile(r"\d+\.\d+")
 
 
+class RowError(ValueError):
+    """A row of a sentence cannot be used; `offset` is the number of lines before it, once it is known."""
+
+    def __init__(self, row: str, expected: str) -> None:
+        super().__init__(f"has the row {row[:99]!r}; expected {expected}")
+        self.row, self.offset = row, 0
+
+
 def split_comments(lines: Sequence[str], of_conllu: bool) -> tuple[dict[str, str], list[str]]:
     """Return the comments of a sentence by their keys, and its rows.
 
@@ -58,14 +66,15 @@ def read_columns(rows: Sequence[str], names: Sequence[str], word: str) -> Column
         cells = row.split(mark)
         if len(cells) != len(names):
             what = "tabs" if mark else "spaces"
-            raise ValueError(f"has the row {row[:99]!r}; expected {len(names)} columns with {what} between them")
+            raise RowError(row, f"{len(names)} columns with {what} between them")
         id = cells[names.index("id")] if "id" in names else str(len(table) + 1)
         if span := _TOKEN.fullmatch(id):
             tokens.append((int(span[1]), int(span[2]), cells[names.index(word)]))
         elif id == str(len(table) + 1) and cells[names.index(word)]:
             table.append(cells)
         elif not _EMPTY_NODE.fullmatch(id):
-            raise ValueError(f"has the row {row[:99]!r}; expected word {len(table) + 1}")
+            is_next = id == str(len(table) + 1)
+            raise RowError(row, f"a word in the column {word!r}" if is_next else f"word {len(table) + 1}")
     for first, last, token in tokens:
         if not 0 < first <= last <= len(table):
             raise ValueError(f"has the token {first}-{last} {token!r}, but {len(table)} words")
@@ -89,7 +98,7 @@ def read_sentences(source: Source, stream: Any) -> Iterator[InputLine]:
         names = comments.get("global.columns", "").lower().split() or names  # of CoNLL-U Plus, for the whole file
         if size > raw_lines.LIMIT:
             yield raw_lines.too_long(source, first, " up to the next empty line")
-        elif rows:
+        elif rows or (of_conllu and (source.id_column or "sent_id") in comments):  # also a sentence without words
             line = raw_lines.input_line(source, first, _sentence_fields(source, sentence, names))
             of_default = rows[1:] and not of_conllu and source.text_column == "text"
             if of_default and line.words == [str(i + 1) for i in range(len(rows))]:
@@ -108,7 +117,11 @@ def _sentence_fields(source: Source, sentence: Sequence[str], names: Sequence[st
     name = source.text_columns[0]
     if name == "text":
         name = "form" if source.format == "conllu" else "column_1"
-    columns: Any = read_columns(rows, names, name)
+    try:
+        columns: Any = read_columns(rows, names, name)
+    except RowError as error:
+        error.offset = next(i for i, line in enumerate(sentence) if line is error.row)
+        raise
     words, _ = columns.pop(name), columns.pop("id", None)
-    yield comments.get("text") or " ".join(words)
+    yield (comments.get("text") or " ".join(words)) if words else ""
     yield words, columns

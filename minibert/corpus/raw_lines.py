@@ -102,4 +102,5 @@ def input_line(source: Source, number: int, fields: Iterator[Any]) -> InputLine:
         line.problem = "is nested too deeply"
     except ValueError as error:
         line.problem = str(error).removesuffix(".")
+        line.line += getattr(error, "offset", 0)  # of a row of a sentence
     return line

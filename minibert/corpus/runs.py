@@ -46,7 +46,7 @@ class Summary(Counts):
 
     Parameters
     ----------
-    n_texts, n_tokens, n_cut, n_left_out, n_empty : int
+    n_texts, n_tokens, n_cut, n_left_out, n_empty, n_words : int
         As in `Counts`.
     width : int
         Numbers of one vector.
@@ -329,7 +329,8 @@ class Run:
             with_text = [line for line in lines if line.text is not None]
             cut = [line.id for line, n in zip(with_text, n_truncated, strict=True) if n]
             empty = [line.id for line in chunk if line.empty]
-            counts = Counts(len(lines), n_tokens, len(cut), len(chunk) - len(lines), len(empty))
+            n_words = sum(len(line.words or ()) for line in with_text)
+            counts = Counts(len(lines), n_tokens, len(cut), len(chunk) - len(lines), len(empty), n_words)
             processor = self.task.model.ops.processor() if with_text else None
             named = {"cut": cut[: max(0, _NAMED - earlier.n_cut)], "empty": empty[: max(0, _NAMED - earlier.n_empty)]}
             return counts, {"processor": processor, **named}

@@ -39,6 +39,8 @@ class Counts:
         Input lines that could not be used, or are empty, and were left out.
     n_empty : int
         Input lines whose text is null, or does not have a visible character, in the output or left out.
+    n_words : int
+        Words of the input lines that are lists of words.
     """
 
     n_texts: int = 0
@@ -46,6 +48,7 @@ class Counts:
     n_cut: int = 0
     n_left_out: int = 0
     n_empty: int = 0
+    n_words: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))

@@ -23,6 +23,7 @@ from minibert.vectors.similarity import rounded
 from minibert.vectors.token_vectors import TokenVectors
 
 _OURS, _LAST = ("file", "sentence", "word_number", "word", "pieces"), ("layer", "vector")
+_REMEMBERED = 2**18  # ids, so that memory is bounded
 _MOST = 100  # other columns; more are not a table
 
 
@@ -59,6 +60,7 @@ class WordRows(Task):
 
     def __post_init__(self) -> None:
         self.width, self._others = self.model.config.hidden_size, dict[str, None]()
+        self._ids, self._is_doubled = set[int](), False
         self.probe = self.embed(["minibert"])[0].vectors[0].reshape(-1)
         if self.path.lower().endswith(".csv"):
             features = [f"v{i + 1}" for i in range(self.width)]
@@ -72,8 +74,15 @@ class WordRows(Task):
         return (*_OURS, *self._others)
 
     def survey(self, lines: Lines) -> None:
-        """Find the other columns."""
+        """Find the other columns; report the first id that two sentences of a file have."""
         for line in lines:
+            key = hash((line.file, line.id))
+            if line.id is not None and key in self._ids and not self._is_doubled:
+                what = f"the id {line.id!r} is there already, so the table has two sentences with it"
+                self.report(f"{line.file}, line {line.line}: {what}")
+                self._is_doubled = True
+            elif line.id is not None and len(self._ids) < _REMEMBERED:
+                self._ids.add(key)
             self._others |= dict.fromkeys(line.columns)
             if len(self._others) > _MOST or not {*_OURS, *_LAST}.isdisjoint(line.columns):
                 what = f"has the columns {brief([*self._others])}; expected at most {_MOST}"

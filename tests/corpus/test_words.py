@@ -107,7 +107,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "order.conllu": (CONLLU.replace("3\tsat", "4\tsat"), {}, "expected word 3"),
     "range.conllu": (CONLLU.replace("2-3\tcats", "2-99999999\tcats"), {}, "2-99999999 'cats', but 3 words"),
     "back.conllu": (CONLLU.replace("2-3\tcats", "3-2\tcats"), {}, "3-2"),
-    "empty.conllu": (CONLLU.replace("\tcat\t", "\t\t", 1), {}, "expected word 2"),
+    "empty.conllu": (CONLLU.replace("\tcat\t", "\t\t", 1), {}, "a word in the column 'form'"),
     "column.conllu": (CONLLU, {"text_column": "FORM"}, "'FORM', but id, form"),
     "key.conllu": (CONLLU, {"id_column": "newpar id"}, "# newpar id"),
     "nul.conllu": (CONLLU.replace("cat", "c\0t"), {}, "NUL"),
@@ -118,6 +118,8 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "half.jsonl": ('{"text": ["a", "\\ud800"]}', {"words": True}, "half a character"),
     "unasked.jsonl": ('{"text": ["a", "b"]}', {}, "list as 'text'"),
 }
+# Of a row; else it is the first line of the sentence.
+OWN_LINES = {"spaces.conllu": 4, "order.conllu": 7, "empty.conllu": 6, "ragged.conll": 2}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -125,7 +127,7 @@ def test_sentences_that_cannot_be_used(tmp_path: Path, name: str) -> None:
     content, options, problem = BAD[name]
     (tmp_path / name).write_text(content)
     first = next(read_input_lines(Source(str(tmp_path / name), input_format(name), **options)))
-    assert (first.line, first.text) == (1, None)
+    assert (first.line, first.text) == (OWN_LINES.get(name, 1), None)
     assert problem in (first.problem or "")
 
 
@@ -218,12 +220,25 @@ def test_bad_sentences_have_one_row_or_none(folder: Path, tmp_path: Path, capsys
         out = tmp_path / f"{on_error}.parquet"
         arguments = ["extract", "-m", str(folder), "-i", str(tmp_path / "a.conllu"), "-o", str(out), "--layers=-1"]
         assert main([*arguments, "--on-error", on_error]) == (count is None)
-        assert "a.conllu, line 1: has the row '4\\tsat" in capsys.readouterr().err
+        assert "a.conllu, line 7: has the row '4\\tsat" in capsys.readouterr().err
         assert out.exists() == (count is not None)
         if count:
             frame = pandas.read_parquet(out)
             assert len(frame) == count
     assert frame.iloc[0][["word", "word_number", "vector"]].isna().all()
+
+
+def test_a_sentence_without_words_and_a_doubled_id_are_told(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "a.conllu").write_text("# sent_id = x\n# text = gone\n\n" + CONLLU + "\n" + CONLLU)
+    out = tmp_path / "o.parquet"
+    assert main(["extract", "-m", str(folder), "-i", str(tmp_path / "a.conllu"), "-o", str(out), "--layers=-1"]) == 0
+    said = "".join(capsys.readouterr())
+    assert "a.conllu, line 20: the id 's-1'" in said
+    assert "5 texts, 12 words" in said
+    assert "1 empty" in said
+    assert (
+        pandas.read_parquet(out)["sentence"].tolist() == ["x", *["s-1"] * 3, *["s 2"] * 3] + ["s-1"] * 3 + ["s 2"] * 3
+    )
 
 
 def test_ids_are_numbers_where_no_file_has_others(folder: Path, tmp_path: Path) -> None:
