@@ -91,8 +91,7 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
     # A large table of words is in a file, from which the rows of these words are read.
     words = look_up(weights.words if batch.inputs_embeds is None else batch.inputs_embeds, batch.token_ids)
     tables = (weights.token_type_embeddings, batch.token_types), (weights.position_embeddings, batch.positions)
-    # Some families do not have token types. If the positions are rotary, attention reads them, and there is no table.
-    # Only ESM has a scale.
+    # Some families have no token types, and no table of positions: attention reads rotary ones. Only ESM has a scale.
     added = [LookUp(rows, ids) for rows, ids in tables if rows is not None]
     x = ops.embed(words, *added, scale=batch.scale(weights.config))  # (T, H)
     # Where norms come first, most models have none here.
