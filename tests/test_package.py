@@ -225,10 +225,10 @@ def test_imports_run_one_way() -> None:
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
     "core": 14_281,
-    "vectors": 4_929,
+    "vectors": 4_926,
     "lenses": 5_301,
-    "apps": 7_772,
-    "tests": 33_814,
+    "apps": 7_776,
+    "tests": 33_823,
     "benchmarks": 4_253,
     "words": 51_231,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import shutil
 import warnings
@@ -172,7 +173,7 @@ def _words(arguments: argparse.Namespace) -> None:
     all_layers = arguments.layers is None
     pooled = shown.layers[1:][-4:] if all_layers else shown.layers
     if len(pooled) > 1:
-        joined = [text.combined(pooled, arguments.layer_pooling) for text in texts]
+        joined = [_joined(text, pooled, arguments.layer_pooling) for text in texts]
         combined = minibert.word_occurrences(arguments.word, joined, tokenizer, subwords=arguments.subwords)
         which = f"last {len(pooled)}" if all_layers else ", ".join(map(str, pooled))
         rows.append((f"{arguments.layer_pooling} of {which}", combined.first(len(shown)).similarities()))
@@ -182,6 +183,12 @@ def _words(arguments: argparse.Namespace) -> None:
         from minibert.vectors.plot import plot_word_similarities
 
         _save_picture(plot_word_similarities(occurrences), arguments.plot)
+
+
+def _joined(text: TokenVectors, layers: Sequence[int], layer_pooling: str) -> TokenVectors:
+    """Return the tokens of a text with one vector for some of their layers, which are apart."""
+    vectors = minibert.combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], layer_pooling)
+    return dataclasses.replace(text, vectors=vectors, layers=tuple(layers))
 
 
 def _state_names(layers: Sequence[int]) -> list[str]:

@@ -117,8 +117,8 @@ class Engine:
         """
         with self._changed:
             if self._draining or self.has_died:
-                why = "has stopped by an error" if self.has_died else "is closing or closed; it does not start again"
-                raise ServiceError("unavailable", f"the engine of the service {why}.")
+                why = "after an error" if self.has_died else "or closed; it does not start again"
+                raise ServiceError("unavailable", f"the service is stopping {why}.")
             job.admitted = self._clock()
             if job.units:
                 self._scheduler.admit(job)

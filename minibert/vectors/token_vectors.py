@@ -95,19 +95,6 @@ class TokenVectors:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def combined(self, layers: Sequence[int], layer_pooling: str) -> TokenVectors:
-        """Return the same tokens with one vector for some of these layers, which must be apart: (T, H), or (T, k H).
-
-        Parameters
-        ----------
-        layers : sequence of int
-            Numbers in `self.layers`.
-        layer_pooling : {"concat", "sum", "mean"}
-            See `combine_layers`.
-        """
-        vectors = combine_layers([self.vectors[:, self.layers.index(layer)] for layer in layers], layer_pooling)
-        return dataclasses.replace(self, vectors=vectors, layers=tuple(layers))
-
     def words(self, subwords: str = "mean") -> WordVectors:
         """Join the vectors of each word's tokens.
 

@@ -43,7 +43,8 @@ def test_formats_of_finished_runs(short_model: SentenceTransformer, source: Sour
     content = json.loads(manifest.read_text())
     for number in (0, 1):  # minibert 0.1 and 0.3.0, which also wrote a checksum
         manifest.write_text(json.dumps({**content, "format": number, "crc32": 1}))
-        assert embed_corpus(short_model, [source], output, resume=True) is None
+        summary = embed_corpus(short_model, [source], output, resume=True)
+        assert summary.n_resumed == summary.n_texts == 6
     manifest.write_text(json.dumps({**content, "format": FORMAT + 1}))
     with pytest.raises(ValueError, match=f"has the format {FORMAT + 1}, but this minibert reads up"):
         embed_corpus(short_model, [source], output, resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import re
@@ -231,6 +232,14 @@ DAMAGES: tuple[Callable[[Path], object], ...] = (
 )
 
 
+def is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("job", "name"),
     [
@@ -253,9 +262,9 @@ def test_damaged_shards_are_noticed_and_computed_again(
         with stopped_after(4):
             embed(output, job=job)
         spoil(own / name)
+        silent = name.endswith("01.json") and not is_json(own / name)  # a record that is gone, or no JSON
         assert embed(output, job=job, resume=True, report=said.append).n_resumed == 30
         assert contents(own) == contents(tmp_path / "whole")
-        silent = name.endswith("01.json") and spoil not in (_flip, DAMAGES[5])  # a record that is gone, or no JSON
         assert silent or any("shard 1 is damaged" in one for one in said)
 
 
