@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_281,
-    "vectors": 4_926,
+    "core": 14_386,
+    "vectors": 4_929,
     "lenses": 5_301,
     "apps": 7_776,
-    "tests": 33_823,
+    "tests": 33_903,
     "benchmarks": 4_253,
-    "words": 51_242,
+    "words": 51_248,
 }
 SLACK = {"words": 300}
 

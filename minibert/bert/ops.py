@@ -294,11 +294,10 @@ class Ops(NamedTuple):
     this machine's processor. Two machines for which ops return the same more exact name compute the same bits.
     `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted. `dtype` is that of all
     results. `all_tokens` asks for all tokens in the last layer too: a wrapper may read values that the model does not.
-    `put_off` takes these ops, and returns some that only write down what they are asked, and the function that computes
-    all of it; until that is called, their results have arbitrary numbers. So Python runs before all ops, and not
-    between them. It returns None if one of the ops was replaced; ops that cannot do that do not have it. `release` ends
-    the threads and frees the memory that the ops keep between two calls; they may be called afterwards, and while it
-    runs. `rest` lets helper threads, which wait a while for the next op, leave their cores to others at once.
+    `release` ends the threads and frees the memory that the ops keep between two calls; they may be called afterwards,
+    and while it runs. `rest` lets helper threads, which wait a while for the next op, leave their cores to others at
+    once. `hidden_states` computes the hidden states of a short text with less Python (see kernels/recordings.py); it
+    takes the ops of the caller, and returns None if one of them is another.
     `max_similarity`, which only compiled ops have, is not a part of a forward: it computes what
     `minibert.vectors.multi_vectors.max_similarity` says.
     """
@@ -315,7 +314,7 @@ class Ops(NamedTuple):
     all_tokens: bool = False
     release: Callable[[], None] = _nothing
     rest: Callable[[], None] = _nothing
-    put_off: Callable[[Any], tuple[Any, Callable[[], None]] | None] | None = None
+    hidden_states: Callable[..., dict[int, FloatArray] | None] | None = None
     max_similarity: Callable[[FloatArray, IntArray, PreparedLinear, IntArray], FloatArray] | None = None
 
 

@@ -69,11 +69,8 @@ class PackedBatch:
 
     def _check_layout(self) -> None:
         """Refuse arrays that do not describe the same B sequences of T tokens."""
+        self._check_tokens()
         T = len(self.token_ids)
-        if len(self.token_types) != T or len(self.positions) != T:
-            raise ValueError(
-                f"{T} token_ids, {len(self.token_types)} token_types, {len(self.positions)} positions; expected {T}."
-            )
         if self.mask.dtype != np.bool_ or self.mask.ndim != 2:
             raise ValueError(f"mask is {self.mask.dtype} of shape {self.mask.shape}; expected bools of shape (B, S).")
         ends = np.add.accumulate(np.add.reduce(self.mask, axis=1))  # (B,)
@@ -82,14 +79,23 @@ class PackedBatch:
                 "cu_seqlens and mask do not belong together: expected cu_seqlens[0] = 0, and "
                 "cu_seqlens[b + 1] - cu_seqlens[b] values that are True in row b of mask."
             )
-        if self.cu_seqlens[-1] != T:
-            raise ValueError(f"cu_seqlens ends with {self.cu_seqlens[-1]}; expected the number of tokens, {T}.")
         if self.inputs_embeds is not None and not (
             len(self.inputs_embeds) == T and np.array_equal(self.token_ids, np.arange(T))
         ):
             raise ValueError(
                 f"{len(self.inputs_embeds)} inputs_embeds and {T} tokens; expected token_ids 0 to {T - 1}."
             )
+
+    def _check_tokens(self) -> None:
+        """Refuse arrays that do not have the same T tokens."""
+        T = len(self.token_ids)
+        if len(self.token_types) != T or len(self.positions) != T:
+            raise ValueError(
+                f"{T} token_ids, {len(self.token_types)} token_types, {len(self.positions)} positions; expected {T}."
+            )
+        if not len(self.cu_seqlens) or self.cu_seqlens[-1] != T:
+            last = self.cu_seqlens[-1:]
+            raise ValueError(f"cu_seqlens ends with {last}; expected the number of tokens, {T}.")
 
     def __reduce__(self) -> tuple[type[PackedBatch], tuple[Any, ...]]:
         """Copy and unpickle with the constructor, so that the arrays of the new batch are private too."""
@@ -153,6 +159,12 @@ class PackedBatch:
         return columns
 
     @property
+    def layout(self) -> tuple[Any, ...]:
+        """All that a forward reads of the batch but its words, in a form that can be compared."""
+        arrays = self.cu_seqlens, self.positions, self.token_types, self.mask
+        return self.mask.shape[1], *[array.tobytes() for array in arrays]
+
+    @property
     def first_tokens(self) -> IntArray:
         """Index of each sequence's [CLS] among the T tokens; sequences whose [CLS] is masked are omitted."""
         return self.cu_seqlens[:-1][self.shows_first]
@@ -204,19 +216,21 @@ class PackedBatch:
         TypeError, ValueError
             As for `PackedBatch` itself; or a sequence does not have as many types as ids.
         """
-        lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
-        for b, (ids, types) in enumerate(zip(token_ids, token_types, strict=True)):
-            if len(ids) != len(types):
-                raise ValueError(f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected equal.")
-        types = _private_int32("token_types", _concatenate(token_types))
+        lengths = tuple(map(len, token_ids))
+        for b, (length, types) in enumerate(zip(lengths, token_types, strict=True)):
+            if length != len(types):
+                raise ValueError(f"Sequence {b} has {length} token_ids and {len(types)} token_types; expected equal.")
+        cu_seqlens, mask, columns = _of_one(*lengths) if len(lengths) == 1 else _unpadded(lengths)
+        of_types = _private_int32("token_types", _concatenate(token_types))
+        counts = config.padding_id is not None
         batch = cls.from_private_arrays(
             token_ids=_private_int32("token_ids", _concatenate(token_ids)),
-            token_types=types if config.has_token_types else np.zeros_like(types),
-            positions=_concatenate([positions_of(config, ids) for ids in token_ids]),
-            cu_seqlens=cumulate(lengths),
-            mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
+            token_types=of_types if config.has_token_types else np.zeros_like(of_types),
+            positions=_concatenate([positions_of(config, ids) for ids in token_ids]) if counts else columns,
+            cu_seqlens=cu_seqlens,
+            mask=mask,
         )
-        batch._check_layout()  # another thread may have changed the lists meanwhile
+        batch._check_tokens()  # another thread may have changed the lists meanwhile
         return batch
 
     @classmethod
@@ -327,7 +341,25 @@ def _private_int32(name: str, values: IntArray) -> IntArray:
 
 
 def _concatenate(arrays: Sequence[IntArray]) -> IntArray:
+    if len(arrays) == 1:
+        return arrays[0]
     return np.concatenate(arrays) if len(arrays) else np.zeros(0, dtype=np.int32)
+
+
+def _unpadded(lengths: Sequence[int]) -> tuple[IntArray, npt.NDArray[np.bool_], IntArray]:
+    """Return `cu_seqlens`, `mask` and `columns` of sequences without padding; read-only."""
+    counts = np.array(lengths, dtype=np.int64)
+    mask = np.arange(counts.max(initial=0)) < counts[:, None]
+    columns = np.nonzero(mask)[1].astype(np.int32)
+    for array in (result := (cumulate(counts), mask, columns)):
+        array.flags.writeable = False
+    return result
+
+
+@functools.lru_cache(maxsize=64)
+def _of_one(length: int) -> tuple[IntArray, npt.NDArray[np.bool_], IntArray]:
+    """Return `_unpadded` of one sequence; a query has one."""
+    return _unpadded((length,))
 
 
 def cumulate(lengths: IntArray) -> IntArray:

@@ -13,7 +13,7 @@ from minibert._utils.validation import FloatArray, IntArray, brief
 POOLING_MODES: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {
     "cls": lambda x, positions: x[0],
     "max": lambda x, positions: x.max(axis=0),
-    "mean": lambda x, positions: x.mean(axis=0, dtype=np.float64),
+    "mean": lambda x, positions: np.add.reduce(x, 0, np.float64) / len(x),  # x.mean takes twice as long
     "mean_sqrt_len_tokens": lambda x, positions: x.sum(axis=0, dtype=np.float64) / np.sqrt(len(x)),
     "weightedmean": lambda x, positions: ((positions[:, None] + 1.0) * x).sum(axis=0) / (positions + 1.0).sum(),
     "lasttoken": lambda x, positions: x[-1],

@@ -97,28 +97,27 @@ class TextPlan:
         """
         first, windows = 0, self.windows
         for chunk in in_chunks(texts, chunk_size):
-            # Of the chunk a, ccc, a, bb the distinct texts are sorted by length, ccc, bb, a: `chosen` has their
-            # indices 1, 3, 0, and `rows` the place of each text among them, 2, 0, 2, 1. The texts of row r are
-            # order[starts[r]] to order[starts[r + 1] - 1]: here order is 1, 3, 0, 2, and starts is 0, 1, 2, 4.
-            chosen, rows = windows.distinct(chunk, first, self.equal_items)
-            order = np.argsort(rows, kind="stable")
-            starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
+            # Of the chunk a, ccc, a, bb the distinct texts are sorted by length: `places` is [1], [3], [0, 2].
+            places = windows.distinct(chunk, first, self.equal_items)
             vectors: Any = None
-            counts, described = list[tuple[int, int]](), list[TextInfo]()
-            chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-            for part, groups in windows.of(chosen_texts, indices, exact=exact):
-                members = order[starts[part.start] : starts[part.stop]]
+            counts = [(0, 0)] * len(chunk)
+            described: list[Any] = [None] * len(chunk)
+            chosen, indices = [chunk[of_text[0]] for of_text in places], [first + of_text[0] for of_text in places]
+            for part, groups in windows.of(chosen, indices, exact=exact):
                 computed = self.compute(groups, indices[part])
+                members = [place for of_text in places[part] for place in of_text]
                 vectors = np.empty((len(chunk), *computed.shape[1:]), computed.dtype) if vectors is None else vectors
-                vectors[members] = computed[rows[members] - part.start]
-                counts += map(count_tokens, groups)
-                described += map(windows.describe, groups) if info else ()
-                del groups, computed  # frees their memory before the next texts are tokenized
+                equal = len(members) > len(groups)
+                vectors[members] = np.repeat(computed, [*map(len, places[part])], axis=0) if equal else computed
+                for of_text, group in zip(places[part], groups, strict=True):
+                    counted, text_info = count_tokens(group), windows.describe(group) if info else None
+                    for place in of_text:
+                        counts[place], described[place] = counted, text_info
+                del groups, group, computed  # frees their memory before the next texts are tokenized
                 if progress is not None:
                     progress(len(members))
-            n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-            infos = tuple(described[row] for row in rows if info)
-            yield EncodedTexts(self.gather(vectors), n_tokens, n_truncated, infos)
+            n_tokens, n_truncated = np.array(counts, dtype=np.int64).T
+            yield EncodedTexts(self.gather(vectors), n_tokens, n_truncated, tuple(described if info else ()))
             first += len(chunk)
 
     def run_at_once(self, texts: Sequence[Any], show_progress_bar: bool | None = None, unit: str = " texts") -> Any:

@@ -241,7 +241,7 @@ _MODULES = {
         "{x} / sqrt(sum({x}^2))",
         "The vector is divided by its length, so that its length is 1. The cosine of two such vectors is the sum of "
         "their products.",
-        ("minibert/vectors/similarity.py", "return (scaled / lengths)"),
+        ("minibert/vectors/similarity.py", "return (x / np.sqrt(squares)"),
     ),
     "Dense": ("{x} @ W.T + b", "A linear map.", ("minibert/encode/modules.py", "return ops.linear(vectors, maps")),
     "LayerNorm": (

@@ -24,7 +24,8 @@ from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, pack
 from minibert.kernels.processor import LEVEL, MR, NR, head_layout, head_words, processor_name, words_of
-from minibert.kernels.threads import FLOAT, Task, TaskKind, TaskList, Team, address
+from minibert.kernels.recordings import Recording, Recordings
+from minibert.kernels.threads import FLOAT, Task, TaskKind, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -165,12 +166,13 @@ def attention_scratch(cu_seqlens: bytes, D: int, name: str = "") -> int:
 class Resources(NamedTuple):
     """What the ops of one model share: threads, memory for results, the compute type, and the format of attention.
 
-    `run` is that of the team, or of a list of tasks that are computed later.
+    `run` is that of the team. In the ops of a recording, it and `buffers` are the recording's.
     """
 
     team: Team
     run: Callable[[Task], None]
-    buffers: Buffers
+    buffers: Buffers | Recording
+    recordings: Recordings
     compute_type: str
     attention_format: str
 
@@ -183,9 +185,10 @@ def make_resources(
 ) -> Resources:
     """Return new threads and new memory; the threads start with the first op."""
     buffers, formats = Buffers(), FORMATS_OF[compute_type]
-    team = Team(num_threads, load_run_task(compute_type), idle_release, buffers.release, *also)
+    recordings = Recordings(buffers)
+    team = Team(num_threads, load_run_task(compute_type), idle_release, buffers.release, recordings.clear, *also)
     of_attention = next(iter(formats), "")  # that of the query, key and value maps
-    return Resources(team, team.run, buffers, compute_type, of_attention)
+    return Resources(team, team.run, buffers, recordings, compute_type, of_attention)
 
 
 def make_ops(
@@ -215,7 +218,7 @@ def make_ops(
         num_threads=num_threads,
         release=functools.partial(release, resources),
         rest=functools.partial(rest, resources),
-        put_off=functools.partial(put_off, resources, own),
+        hidden_states=functools.partial(hidden_states, resources, own),
     )
 
 
@@ -224,12 +227,18 @@ def _with_resources(resources: Resources) -> dict[str, Any]:
     return {op.__name__: functools.partial(op, resources) for op in (embed, linear, attention, layer_norm)}
 
 
-def put_off(resources: Resources, own: dict[str, Any], ops: Ops) -> tuple[Ops, Callable[[], None]] | None:
-    """Return ops that write down their tasks, and the function that computes these; None if one of `ops` is another."""
+def hidden_states(
+    resources: Resources, own: dict[str, Any], ops: Ops, forward: Callable[[Ops, FloatArray], Any], *how: Any
+) -> dict[int, FloatArray] | None:
+    """Compute the same as `Ops.hidden_states`: with a recording."""
     if any(getattr(ops, name) is not op for name, op in own.items()):
         return None
-    tasks = TaskList(resources.team)
-    return ops._replace(**_with_resources(resources._replace(run=tasks.run))), tasks.compute
+
+    def recorded(recording: Recording) -> Any:
+        of_recording = resources._replace(run=recording.run, buffers=recording)
+        return forward(ops._replace(**_with_resources(of_recording)), recording.words)
+
+    return resources.recordings.states(resources.team, recorded, *how)
 
 
 def release(resources: Resources) -> None:

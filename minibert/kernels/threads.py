@@ -1,7 +1,7 @@
 """A team of threads that share the chunks of each op. Between two ops, the leader does not make a system call.
 
-What        `Team.run` computes an op, described as a *task*: a kind, named fields, and a number of chunks. A `TaskList`
-            collects tasks, and they are computed one after the other by one call.
+What        `Team.run` computes an op, described as a *task*: a kind, named fields, and a number of chunks.
+            `Team.start` computes many of them by one call, one after the other (recordings.py).
             Python writes a task with `TaskKind.write`. A kernel reads the same fields by name, as a record with the
             dtype of its kind (`task_at` in simd.py). So each name is written down once, in ops.py
 Layout      The threads share one row of int64 numbers, the *state*; run_task.py reads and writes it::
@@ -30,7 +30,7 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 64, 72, ...  SHARES      for each share, the number of its chunks that are taken
 
             Each counter that several threads write has a cache line (8 numbers) of its own
-Order       `Team.compute` writes each task into a new state of the same layout, then calls `run_task`. This is
+Order       `Team.write` writes each task into a new state of the same layout, then calls `run_task`. This is
             compiled code, which Python does not interrupt::
 
                 time --->
@@ -217,25 +217,39 @@ class Team:
         MemoryError
             The scratch memory cannot be allocated.
         """
+        states, memory = self.write(tasks, helpers := self.helpers())
+        self.start(helpers, states)
+        if memory is not None:
+            self._scratch.append(memory)
+
+    def write(self, tasks: Sequence[Task], helpers: _ProcessHelpers, *, once: bool = True) -> tuple[Any, Any]:
+        """Return the states of tasks, one after the other, and their scratch memory; unless `once`, for many starts."""
         memory, size = None, 0
         if scratch := max(task.scratch for task in tasks):
             size = -(-scratch * FLOAT // CACHE_LINE) * CACHE_LINE  # bytes
             memory = self._take_scratch(self.num_threads * size)
-        helpers = self._helpers_by_process.get(_process()) or self._start_helpers()
+        handle = _HANDLE if once else address
         # New states for each call, because a signal handler or finalizer may compute another op in between.
         states = (_OwnState * len(tasks))()
         first, last = ctypes.addressof(states), len(tasks) - 1
         for i, (kind, arrays, numbers, num_chunks, _, _) in enumerate(tasks):
-            header = (helpers.address, 0, 0, num_chunks, address(memory), size, kind.num_arrays, kind.number)
-            kind.write(states, i * _STATE_BYTES, *header, *map(_HANDLE, arrays), *numbers)
+            num_arrays = kind.num_arrays if once else 0
+            header = (helpers.address, 0, 0, num_chunks, address(memory), size, num_arrays, kind.number)
+            kind.write(states, i * _STATE_BYTES, *header, *map(handle, arrays), *numbers)
             if i < last:
                 states[i][NEXT] = first + (i + 1) * _STATE_BYTES
-        if last or num_chunks > 1:
+        return states, memory
+
+    def start(self, helpers: _ProcessHelpers, states: Any) -> None:
+        """Compute the tasks in these states."""
+        if len(states) > 1 or states[0][NUM_CHUNKS] > 1:
             helpers.wake()
-        self._run_task(first)
+        self._run_task(ctypes.addressof(states))
         helpers.used = time.monotonic()
-        if memory is not None:
-            self._scratch.append(memory)
+
+    def helpers(self) -> _ProcessHelpers:
+        """Return the helpers of this process; they start if there are none."""
+        return self._helpers_by_process.get(_process()) or self._start_helpers()
 
     def release(self, *, join: bool = True) -> None:
         """End the helpers of this process, and free the memory that ops keep; `join`: wait until the helpers ended."""
@@ -272,24 +286,6 @@ class Team:
         if helpers is not new:
             new.close()
         return helpers
-
-
-class TaskList:
-    """Has the `run` of a team, but only collects the tasks, with all that they refer to; `compute` computes them."""
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-        self._tasks: list[Task] = []
-
-    def run(self, task: Task) -> None:
-        """Add a task; the results that it refers to have their numbers after `compute`."""
-        self._tasks.append(task)
-
-    def compute(self) -> None:
-        """Compute the tasks that were added, in their order, and forget them."""
-        tasks, self._tasks = self._tasks, []
-        if tasks:
-            self._team.compute(tasks)
 
 
 class _ProcessHelpers:

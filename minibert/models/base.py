@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from minibert._utils.validation import FloatArray, IntArray, check_indices, chec
 from minibert.bert import encoder, heads
 from minibert.bert.config import BertConfig
 from minibert.bert.norm_first import FORWARDS
-from minibert.bert.ops import KeptProbs, Ops
+from minibert.bert.ops import KeptProbs, LookUp, Ops, look_up
 from minibert.bert.packed import PackedBatch
 from minibert.bert.rows import HEADS
 from minibert.bert.weights import Weights
@@ -39,9 +40,11 @@ TOKENS_PER_STEP = 1024
 TOGETHER_TOKENS, TOGETHER_BYTES = 128, 1 << 24
 """A step of so few tokens, whose ops have results of so few bytes, is computed by one call of the kernels.
 
-Python takes 10 to 20 microseconds for an op, more than the kernels with few tokens, because their weights have taken
-its memory out of the cache. On a Xeon with two threads, a forward of MiniLM takes 0.63 of the time with 2 to 12 tokens,
-0.7 with 22 and 0.81 with 64; one of bert-base 0.85 with 8 to 22.
+Python takes 10 to 20 microseconds to describe an op, more than the kernels with few tokens, because their weights have
+taken its memory out of the cache. On a Xeon with two threads, one call takes 0.63 of the time of a call for each op
+with 2 to 12 tokens (MiniLM), 0.7 with 22 and 0.81 with 64; bert-base 0.85 with 8 to 22. Up to 32 tokens, the ops are
+described for the first text of a length only: on a Zen 3 that is another 0.75 (4 to 22 tokens, MiniLM), and 0.9 with
+bert-base.
 """
 
 SLICE_BYTES = 1 << 24
@@ -264,7 +267,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
         self._check_memory(batch, len(kept), len(probs), logits)
-        for tokens, step, i, x in self.run_steps(batch, stop, start, needed_tokens, probs):
+        wanted = kept | {depth} if results else kept
+        for tokens, step, i, x in self.run_steps(batch, stop, start, needed_tokens, probs, wanted):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
@@ -313,6 +317,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         start: encoder.Start | None = None,
         needed_tokens: IntArray | None = None,
         probs: Mapping[int, list[FloatArray]] | None = None,
+        wanted: Iterable[int] | None = None,
     ) -> Iterator[tuple[slice, PackedBatch, int, FloatArray]]:
         """Run the model step by step, and yield the hidden states of each step, up to number `stop`.
 
@@ -327,6 +332,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             The tokens whose last hidden state is needed, increasing. The rows of the others may be zeros then.
         probs : mapping, optional
             A list for each layer whose attention probs are kept; an array (A, S, S) for each sequence is added to it.
+        wanted : ints, optional
+            The numbers of the hidden states that are needed; default: all. Others may be left out.
 
         Yields
         ------
@@ -346,16 +353,13 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         if first == depth or ops.all_tokens:
             needed_tokens = None
         forward = FORWARDS[self.config.family.forward]
+        wanted = frozenset(range(first, stop + 1) if wanted is None else wanted)
         try:
             for tokens, step in self.steps(batch):
-                part = None if state is None else (first, np.array(state[tokens], ops.dtype))
-                if together := self._put_off(ops, step):
-                    later, compute = together
-                    states = list(itertools.islice(forward(weights, step, later, start=part), stop + 1 - first))
-                    compute()
-                    for i, x in enumerate(states, first):
-                        yield tokens, step, i, x
+                if state is None and (known := self._short(step, ops, stop, wanted)) is not None:
+                    yield from ((tokens, step, i, x) for i, x in known.items())
                     continue
+                part = None if state is None else (first, np.array(state[tokens], ops.dtype))
                 queries = None if needed_tokens is None else step.queries(needed_tokens - tokens.start)
                 for i, x in enumerate(forward(weights, step, ops, start=part, queries=queries), first):
                     if queries is not None and i == depth:
@@ -368,12 +372,27 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             if self.is_closed:  # meanwhile; the ops may have started new threads
                 ops.release()
 
-    def _put_off(self, ops: Ops, step: PackedBatch) -> tuple[Ops, Callable[[], None]] | None:
-        """Return ops that put off their work, and what computes it; None if they cannot, or there are many tokens."""
-        config = self.config
+    def _short(self, step: PackedBatch, ops: Ops, stop: int, wanted: frozenset[int]) -> dict[int, FloatArray] | None:
+        """Return the hidden states of a step with few tokens, by number; None if it has many, or the ops cannot."""
+        config, weights = self.config, self.weights
         of_token = 4 * config.num_hidden_layers * (config.intermediate_size + 8 * config.hidden_size)
         few = step.num_tokens <= TOGETHER_TOKENS and step.num_tokens * of_token <= TOGETHER_BYTES
-        return ops.put_off(ops) if few and ops.put_off is not None else None
+        if not few or ops.hidden_states is None:
+            return None
+        factors = step.scale(config)
+        table, ids = look_up(weights.words if step.inputs_embeds is None else step.inputs_embeds, step.token_ids)
+
+        def forward(ops: Ops, words: FloatArray) -> Iterator[FloatArray]:
+            batch = dataclasses.replace(step, token_ids=np.arange(step.num_tokens), inputs_embeds=words)
+
+            def embed(words: LookUp, *added: LookUp, scale: object = None) -> FloatArray:
+                return ops.embed(words, *added, scale=factors)  # those of the ids, which this batch does not have
+
+            of_family = FORWARDS[config.family.forward]
+            return itertools.islice(of_family(weights, batch, ops._replace(embed=embed)), stop + 1)
+
+        key = (id(weights), stop, wanted, *step.layout, None if factors is None else factors.tobytes())
+        return ops.hidden_states(ops, forward, table[ids], key, wanted, weights)
 
     def steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
         """Return the steps of a batch that go through the encoder one after the other; see `PackedBatch.steps`."""

@@ -93,7 +93,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         if not layers:
             raise ValueError("layers is empty; expected at least one index of a hidden state.")
         last, states = max(layers), dict[int, FloatArray]()
-        for _, step, i, x in self.run_steps(batch, last, needed_tokens=needed_tokens):
+        for _, step, i, x in self.run_steps(batch, last, needed_tokens=needed_tokens, wanted=layers):
             if i in layers:
                 states[i] = x
             if i == last:

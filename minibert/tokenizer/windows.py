@@ -151,8 +151,10 @@ class TokenWindows:
         except ValueError as error:
             raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
 
-    def distinct(self, texts: Sequence[Any], first: int, merge: bool) -> tuple[list[int], IntArray]:
-        """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
+    def distinct(self, texts: Sequence[Any], first: int, merge: bool) -> list[list[int]]:
+        """Return the places of each distinct text; longest texts first, so that texts of similar length share a batch.
+
+        Texts of one length are in the order given.
 
         Parameters
         ----------
@@ -161,22 +163,12 @@ class TokenWindows:
             The index of the first text in the caller's input, for errors.
         merge : bool
             False: each text is a group of its own.
-
-        Returns
-        -------
-        chosen : list of D int
-            Index of the first of each group of equal texts; longest texts first, equal lengths in the order given.
-        rows : int ndarray of shape (B,)
-            For each text the index in `chosen` of its group: ``vectors_of_chosen[rows]`` restores the order.
         """
         self._check(texts, first)
-        first_indices: dict[Any, int] = {}
-        keys = texts if merge else range(len(texts))
-        for index, key in enumerate(keys):
-            first_indices.setdefault(key, index)
-        chosen = sorted(first_indices.values(), key=lambda index: -self.length(texts[index]))
-        rows = {keys[index]: row for row, index in enumerate(chosen)}
-        return chosen, np.array([rows[key] for key in keys], dtype=np.int64)
+        places: dict[Any, list[int]] = {}
+        for index, text in enumerate(texts):
+            places.setdefault(text if merge else index, []).append(index)
+        return sorted(places.values(), key=lambda of_text: -self.length(texts[of_text[0]]))
 
     def _check(self, texts: Sequence[Any], first: int) -> None:
         check_texts(texts, first)

@@ -203,9 +203,10 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     """
     x = as_vectors("embeddings", embeddings)
     squares, exponents = _sum_squares(x.astype(np.result_type(x, np.float64), copy=False))
+    if exponents is None:
+        return (x / np.sqrt(squares)[..., None]).astype(x.dtype)
     lengths = np.sqrt(np.where(squares == 0, 1, squares))[..., None]
-    scaled = np.ldexp(x, -exponents[..., None]) if exponents.any() else x
-    return (scaled / lengths).astype(x.dtype)
+    return (np.ldexp(x, -exponents[..., None]) / lengths).astype(x.dtype)
 
 
 @as_given
@@ -248,19 +249,20 @@ def _pairs(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     return x, y
 
 
-def _sum_squares(x: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Sum the squares of each row, (..., H) -> (...); the sum is squares * 4**exponents.
+def _sum_squares(x: FloatArray) -> tuple[FloatArray, IntArray | None]:
+    """Sum the squares of each row, (..., H) -> (...); the sum is squares * 4**exponents. None: all exponents are 0.
 
-    The exponents are 0, except for rows whose squares would overflow, or underflow so far that the sum loses precision.
+    Otherwise they are 0 except for rows whose squares would overflow, or underflow so far that the sum loses precision.
     Such rows are scaled by a power of two, without a rounding error, so that their greatest number lies in [1/2, 1).
     """
-    squares = np.asarray((x * x).sum(axis=-1))
-    exponents = np.zeros(squares.shape, dtype=np.int32)
+    squares = np.asarray(np.add.reduce(x * x, -1))
     limits = np.finfo(x.dtype)
-    lost = ~((squares >= limits.tiny / limits.eps) & (squares <= limits.max))
-    if lost.any():
-        scaled, exponents[lost] = _scaled(x[lost])
-        squares[lost] = (scaled * scaled).sum(axis=-1)
+    kept = (squares >= limits.tiny / limits.eps) & (squares <= limits.max)
+    if kept.all():
+        return squares, None
+    exponents = np.zeros(squares.shape, dtype=np.int32)
+    scaled, exponents[~kept] = _scaled(x[~kept])
+    squares[~kept] = (scaled * scaled).sum(axis=-1)
     return squares, exponents
 
 
@@ -281,7 +283,7 @@ def _lengths(x: FloatArray) -> FloatArray:
     """Return the length |x| of each row: (..., H) -> (...)."""
     squares, exponents = _sum_squares(x)
     lengths = np.sqrt(squares)
-    return np.ldexp(lengths, exponents) if exponents.any() else lengths[()]
+    return lengths[()] if exponents is None else np.ldexp(lengths, exponents)
 
 
 def _distances(x: FloatArray, y: FloatArray, distance: Callable[[FloatArray], FloatArray]) -> FloatArray:

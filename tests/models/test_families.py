@@ -198,15 +198,21 @@ def test_a_forward_in_one_call_has_the_bits_of_one_call_for_each_op(
     options = {"backend": "kernels", "compute_type": compute_type, "num_threads": 2}
     model = minibert.AutoModel.from_pretrained(tmp_path, **options)
     calls: list[int] = []
-    compute = Team.compute
-    monkeypatch.setattr(Team, "compute", lambda team, tasks: (calls.append(len(tasks)), compute(team, tasks))[1])
+    start = Team.start
+    monkeypatch.setattr(
+        Team, "start", lambda team, helpers, states: (calls.append(len(states)), start(team, helpers, states))[1]
+    )
     ids, mask = inputs(1)
     together = model(ids, mask).hidden_states
     assert max(calls) > 3 * model.config.num_hidden_layers
+    others = np.where(ids > 3, ids - 1, ids)
+    again = model(others, mask).hidden_states
+    assert [x.tobytes() for x in model(ids, mask).hidden_states] == [x.tobytes() for x in together]
     monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)
     calls.clear()
     separate = model(ids, mask).hidden_states
     assert max(calls) == 1
+    assert [x.tobytes() for x in again] == [x.tobytes() for x in model(others, mask).hidden_states]
     assert [x.tobytes() for x in together] == [x.tobytes() for x in separate]
 
 
