@@ -138,7 +138,8 @@ class VectorFile:
         model : str, optional
             Name or folder; default: the one that the manifest names, which is that of ``minibert embed``.
         **options
-            Further arguments of the class. Those that change numbers are as the manifest says, if there is one.
+            Further arguments of the class. Those that change numbers are as the manifest says, if there is one; another
+            value is refused.
 
         Returns
         -------
@@ -149,8 +150,8 @@ class VectorFile:
         Raises
         ------
         ValueError
-            No model is named, or it gives another vector of a fixed text. The file does not hold what `embed_corpus`
-            wrote.
+            No model is named, or it gives another vector of a fixed text. An option differs from the manifest. The file
+            does not hold what `embed_corpus` wrote.
         """
         settings = self.manifest.get("settings", {"pooling": None})
         if "pooling" not in settings:
@@ -165,12 +166,14 @@ class VectorFile:
         if not self.manifest:
             return SentenceTransformer(name, **options), {}
         parts = self.manifest.get("fingerprint_parts", {})
-        options |= {"compute_type": settings.get("compute_type", "float32"), "prompts": settings.get("prompts")}
+        made = {"compute_type": settings.get("compute_type", "float32"), "prompts": settings.get("prompts")}
         if any(parts.get("prompts", {}).values()):
-            options["prompts"] = parts["prompts"]
-        options |= {
-            name: parts[name] for name in ("default_prompt_name", "truncate_dim") if parts.get(name) is not None
-        }
+            made["prompts"] = parts["prompts"]
+        made |= {name: parts[name] for name in ("default_prompt_name", "truncate_dim") if parts.get(name) is not None}
+        for field, value in made.items():
+            if options.get(field) not in (None, value, settings.get(field)):
+                raise ValueError(f"{field}={options[field]!r}, but {self.path} has {field}={value!r}. Leave it out.")
+        options |= made
         loaded: Any = (MultiVectorEncoder if settings.get("multi_vector") else SentenceTransformer)(name, **options)
         chosen = {field: settings[field] for field in loaded.options_class.__dataclass_fields__ if field in settings}
         if chosen.get("layers") == [loaded.config.num_hidden_layers]:

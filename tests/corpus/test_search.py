@@ -138,6 +138,10 @@ def test_the_fingerprint_is_in_the_files_and_is_compared(cli: Any, home: Path) -
     assert manifest["fingerprint"] == metadata["fingerprint"] == made.fingerprint()
     loaded, options = VectorFile("v.parquet").load_model()
     assert loaded.fingerprint() == made.fingerprint()  # with the prompts that were given
+    assert VectorFile("v.parquet").load_model(compute_type="float32", prompts=made.prompts)[0].prompts == made.prompts
+    for name, value in {"compute_type": "int8", "prompts": {"query": "a "}, "truncate_dim": 2}.items():
+        with pytest.raises(ValueError, match=f"{name}={value!r}"):
+            VectorFile("v.parquet").load_model(**{name: value})
     np.testing.assert_array_equal(loaded.encode_query("sat", **options), made.encode_query("sat"))
     lines = (prompted / "vocab.txt").read_text().split("\n")
     lines[-3:-1] = reversed(lines[-3:-1])  # the probe has neither word
