@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.corpus import writers
-from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
+from minibert.corpus.runs import Run, RunOptions, Summary, check_arguments, number_settings
 from minibert.corpus.sources import InputLine, Source
 from minibert.corpus.survey import SHARD_NUMBERS, texts_of
 from minibert.corpus.tasks import Counts, Files, Lines, Progress, Task
@@ -28,14 +28,12 @@ from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.run import EncodedTexts, TextPlan
 from minibert.encode.token_plan import TokenPlan
 from minibert.models.fingerprint import sha256
+from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.sentence.sparse_encoder import SparseEncoder
 from minibert.tokenizer.windows import count_tokens
 from minibert.vectors.layers import resolve_layers
-
-if TYPE_CHECKING:
-    from minibert.sentence.cross_encoder import CrossEncoder
-    from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
-    from minibert.sentence.sparse_encoder import SparseEncoder
 
 Options = TypeVar("Options", bound=WindowOptions)
 
@@ -84,8 +82,8 @@ def embed_corpus(
         A file cannot be read or written, another process writes this output, or the folder to write holds other files.
         The folder ``<output>.parts`` keeps the shards that were computed.
     """
-    options_class: Any = model.options_class  # that `model.plan` takes
-    chosen, run = _split(options, options_class)
+    fields: Any = getattr(model, "options_class", EncodeOptions)  # what `model.plan` takes
+    chosen, run = _checked(embed_corpus, model, SentenceTransformer | MultiVectorEncoder, sources, options, fields)
     check_choice("dtype", dtype, writers.OUTPUT_DTYPES)
     output = os.fspath(output)
     writers.output_suffix(output)
@@ -140,7 +138,7 @@ def sparse_corpus(
         The fields of `minibert.corpus.runs.RunOptions`, and those of `SparseOptions`, as in `SparseEncoder.encode`.
         `embed_corpus` says what is returned and raised.
     """
-    chosen, run = _split(options, SparseOptions)
+    chosen, run = _checked(sparse_corpus, model, SparseEncoder, sources, options, SparseOptions)
     plan = model.plan(_quiet(chosen))
 
     def fields(vectors: Any) -> Iterable[str]:
@@ -172,7 +170,7 @@ def rerank_corpus(
         The fields of `minibert.corpus.runs.RunOptions`, and those of `WindowOptions`, as in `CrossEncoder.predict`.
         `embed_corpus` says what is returned and raised.
     """
-    chosen, run = _split(options, WindowOptions)
+    chosen, run = _checked(rerank_corpus, model, CrossEncoder, sources, options, WindowOptions)
     if not isinstance(query, str):
         raise TypeError(f"query is a {type(query).__name__}; expected a str.")
     if model.num_labels != 1:
@@ -195,9 +193,12 @@ def rerank_corpus(
 # --- what the three have in common ------------------------------------------------------------------------------------
 
 
-def _split(options: dict[str, Any], kind: type[Options]) -> tuple[Options, RunOptions]:
-    """Return the options of the encoder, and those of the run."""
+def _checked(
+    function: Any, model: object, models: Any, sources: object, options: dict[str, Any], kind: type[Options]
+) -> tuple[Options, RunOptions]:
+    """Check the arguments that all functions have; return the options of the encoder, and those of the run."""
     fields = RunOptions.__dataclass_fields__
+    check_arguments(function, {"model": (model, models)}, sources, options, (*fields, *kind.__dataclass_fields__))
     run = RunOptions(**{name: value for name, value in options.items() if name in fields})
     return kind(**{name: value for name, value in options.items() if name not in fields}), run
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, check_output, os_reason
 from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.checkpoint.safetensors import file_state
-from minibert.corpus.runs import Run, RunOptions, Summary, number_settings
+from minibert.corpus.runs import Run, RunOptions, Summary, check_arguments, number_settings
 from minibert.corpus.sources import InputLine, Source
 from minibert.corpus.survey import texts_of
 from minibert.corpus.tasks import Counts, Files, Lines, Progress, ShardFile, Task
@@ -111,6 +111,8 @@ def extract_corpus(
     TypeError, ValueError, OSError
         As in `minibert.corpus.embed.embed_corpus`.
     """
+    models = {"model": (model, BertModel), "tokenizer": (tokenizer, BertTokenizer)}
+    check_arguments(extract_corpus, models, sources, run, RunOptions.__dataclass_fields__)
     options = RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
     format = check_format_of(output, format)
     check_choice("dtype", dtype, OUTPUT_DTYPES if format != "google" else OUTPUT_DTYPES[:1])

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from minibert._utils.keywords import check_keywords
 from minibert._utils.reporting import progress_bar
-from minibert._utils.validation import check_choice, check_int, counted
+from minibert._utils.validation import brief, check_choice, check_int, counted
 from minibert._version import __version__
 from minibert.corpus import manifests
 from minibert.corpus.run_folder import RunFolder
-from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source
+from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, InputLine, Source
 from minibert.corpus.survey import in_memory, numbered_lines, survey
 from minibert.corpus.tasks import Counts, Files, Lines, Progress, Task
 from minibert.models.fingerprint import differences, has_bits, sha256
@@ -342,6 +343,24 @@ class Run:
         for source, state in zip(self._files, self._states, strict=True):
             if _state(source) != state:
                 raise ValueError(f"{source.name} was changed while it was read. Restore it, or start again.")
+
+
+def check_arguments(
+    function: Callable[..., Summary], models: dict[str, Any], sources: Any, options: dict[str, Any], known: Any
+) -> None:
+    """Raise a TypeError for a model of another class, for sources that are no `Source`, and for an unknown option.
+
+    `models` are the models that the function takes by name, each with its class; `known` are the names of options.
+    """
+    for name, (model, kind) in models.items():
+        if not isinstance(model, kind):
+            expected = getattr(kind, "__name__", None) or " or ".join(each.__name__ for each in kind.__args__)
+            raise TypeError(f"{name} is a {type(model).__name__}; expected a loaded {expected}.")
+    listed = isinstance(sources, Sequence) and not isinstance(sources, str)
+    if not listed or not sources or not all(isinstance(source, Source) for source in sources):
+        how = f"such as [Source('texts.txt', 'text')]; the formats are {', '.join(INPUT_FORMATS)}"
+        raise TypeError(f"sources={brief(sources)}; expected a list of Source, {how}.")
+    check_keywords(function.__name__, options, {}, settings=known, function=function)
 
 
 def number_settings(model: Any) -> dict[str, Any]:

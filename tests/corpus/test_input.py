@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from minibert import SentenceTransformer
+from minibert import BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
+from minibert.corpus.embed import embed_corpus, rerank_corpus, sparse_corpus
+from minibert.corpus.extract import extract_corpus
 from minibert.corpus.input_lines import read_input_lines
 from minibert.corpus.sources import Source, input_format
 from tests.support.command_line import run, standard_input
@@ -347,6 +349,35 @@ def test_files_that_are_refused(embed: Embed, tmp_path: Path, name: str) -> None
 def test_a_source_that_is_a_mistake(arguments: Any, argument: str) -> None:
     with pytest.raises(ValueError, match=argument):
         Source(*arguments)
+
+
+A_SOURCE = Source("a.txt", "text")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"model": "all-MiniLM-L6-v2"}, ("model is a str",)),
+        ({"sources": "a.txt"}, ("sources='a.txt'", "Source('")),
+        ({"sources": Path("a.txt")}, ("sources=", "Source('")),
+        ({"sources": ["a.txt"]}, ("sources=['a.txt']", "Source('")),
+        ({"sources": A_SOURCE}, ("sources=Source", "a list")),
+        ({"sources": []}, ("sources=[]", "Source('")),
+        ({"resum": True}, ("resum=", "resume=?")),
+        ({"outptu": "b.npy"}, ("outptu=", "output=?")),
+    ],
+)
+@pytest.mark.parametrize("function", [embed_corpus, sparse_corpus, rerank_corpus, extract_corpus])
+def test_arguments_of_the_functions_that_are_mistakes(
+    short_model: SentenceTransformer, tmp_path: Path, function: Any, wrong: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    classes = {embed_corpus: SentenceTransformer, sparse_corpus: SparseEncoder, rerank_corpus: CrossEncoder}
+    right = {"model": object.__new__(classes.get(function, BertModel)), "output": tmp_path / "a.npy"}
+    right |= {"query": "a"} if function is rerank_corpus else {}
+    right |= {"tokenizer": short_model.tokenizer} if function is extract_corpus else {}
+    with pytest.raises(TypeError) as caught:
+        function(**{**right, "sources": [A_SOURCE], **wrong})
+    assert all(part in str(caught.value) for part in told), caught.value
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.log", "a.jsonl"])
