@@ -166,14 +166,14 @@ class VectorFile:
         if not self.manifest:
             return SentenceTransformer(name, **options), {}
         parts = self.manifest.get("fingerprint_parts", {})
-        made = {"compute_type": settings.get("compute_type", "float32"), "prompts": settings.get("prompts")}
+        fixed = {"compute_type": settings.get("compute_type", "float32"), "prompts": settings.get("prompts")}
         if any(parts.get("prompts", {}).values()):
-            made["prompts"] = parts["prompts"]
-        made |= {name: parts[name] for name in ("default_prompt_name", "truncate_dim") if parts.get(name) is not None}
-        for field, value in made.items():
-            if options.get(field) not in (None, value, settings.get(field)):
-                raise ValueError(f"{field}={options[field]!r}, but {self.path} has {field}={value!r}. Leave it out.")
-        options |= made
+            fixed["prompts"] = parts["prompts"]
+        fixed |= {name: parts[name] for name in ("default_prompt_name", "truncate_dim") if parts.get(name) is not None}
+        for option, value in fixed.items():
+            if options.get(option) not in (None, value, settings.get(option)):
+                raise ValueError(f"{option}={options[option]!r}, but {self.path} has {option}={value!r}. Leave it out.")
+        options |= fixed
         loaded: Any = (MultiVectorEncoder if settings.get("multi_vector") else SentenceTransformer)(name, **options)
         chosen = {field: settings[field] for field in loaded.options_class.__dataclass_fields__ if field in settings}
         if chosen.get("layers") == [loaded.config.num_hidden_layers]:
