@@ -170,7 +170,9 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
     lines = TableLines(stream)
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
-        header = [checked(name) for name in next(rows, ())]
+        if (first := next(rows, None)) is None:
+            return
+        header = [checked(name) for name in first]
     except (csv.Error, ValueError) as error:
         raise ValueError(f"{source.name}, line 1: the header is broken: {error}.") from error
     _check_columns(source, header)

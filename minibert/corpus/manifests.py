@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_format, write_whole
+from minibert.corpus.sources import Source
 from minibert.models.fingerprint import NOT_COMPARED
 
 _BLOCK = 2**20  # bytes read at a time
@@ -35,13 +36,24 @@ def read(
     if not os.path.lexists(path):
         return None
     try:
-        content = json.loads(path.read_bytes()) if path.is_file() else None  # reading a pipe might never end
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged, or not a manifest of minibert: {error}. {way_on}") from error
-    if not isinstance(content, dict) or not {"settings", "checksums", "inputs", "probe"} <= content.keys():
-        raise ValueError(f"{path} is damaged, or not a manifest of minibert. {way_on}")
+        content: Any = json.loads(path.read_bytes()) if path.is_file() else None  # reading a pipe might never end
+        if content.get("format", 0) in range(FORMAT + 1):  # else it is refused below
+            _check_parts(content)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        reason = f": {error}" if isinstance(error, OSError | ValueError) else ""
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert{reason}. {way_on}") from error
     check_format(content, FORMAT, str(path))
-    return content
+    return dict(content)
+
+
+def _check_parts(content: Any) -> None:
+    """Raise some error if a part that is read without further checks is missing, or is of another type."""
+    sources = [Source(**source) for source in content["inputs"]]
+    ended = {"counts": {}, "outputs": {}, **content.get("finished", {})}
+    mappings = content["settings"], content.get("fingerprint_parts", {}), *ended["outputs"].values(), ended["counts"]
+    if not all(isinstance(part, dict) for part in mappings) or len(sources) != len(content["checksums"]):
+        raise TypeError
+    np.asarray(content["probe"], np.float64)
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

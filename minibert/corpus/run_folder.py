@@ -141,10 +141,11 @@ class RunFolder:
         """
         if not (_names(self.output) if self.task.into_folder else self.output.exists()):
             return None  # the run starts again, even if the manifest is still there
-        manifest = manifests.read(self.beside)
+        manifest = manifests.read(self.beside, f"Delete it and {self.output} to compute all texts.")
+        manifest = manifest if "finished" in (manifest or {}) else None
         if manifest is None and not self.task.into_folder:
             how = f"If it was renamed, give all its files their names again. {self.again}"
-            raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {how}")
+            raise ValueError(f"{self.output} has no {self.beside.name} of a finished run. {how}")
         manifests.check_name(manifest or {}, self.output)
         return manifest
 

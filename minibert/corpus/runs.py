@@ -307,10 +307,15 @@ class Run:
         with progress_bar(None, show=options.show_progress, unit=" lines read") as progress:
             self._checksums, self._total = survey(self._files, stops=stops, report=options.report, progress=progress)
         self._refuse_changes()
+        contents = [*zip(self._checksums, (dataclasses.replace(one, path="", name="") for one in sources), strict=True)]
+        last = {content: i for i, content in enumerate(contents)}
+        if again := [source.name for i, source in enumerate(sources) if last[contents[i]] > i]:
+            what = f"{counted(len(again), 'file')} with the content of a later file: {brief(again)}"
+            options.report(f"{what}. Each of these texts has a row for each of its files")
         own = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
         return {
             "settings": {**(options.settings or {}), **self.task.settings, **own, "minibert": __version__},
-            "inputs": [dataclasses.asdict(source) for source in sources],
+            "inputs": [{**dataclasses.asdict(source), "path": _absolute(source)} for source in sources],
             "checksums": self._checksums,
             "fingerprint": sha256(self.task.fingerprint_parts),
             "fingerprint_parts": self.task.fingerprint_parts,
@@ -390,7 +395,8 @@ def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
     names = [source["name"] for source in manifest["inputs"]]
     checksums = {f"checksum of {name}": checksum for name, checksum in zip(names, manifest["checksums"], strict=True)}
     version = manifest["settings"].get("minibert")
-    inputs = [Source(**source) for source in manifest["inputs"]]  # an earlier version may not have had all fields
+    # An earlier version may not have had all fields. The path is that of the name, but from any folder.
+    inputs = [Source(**{**source, "path": ""}) for source in manifest["inputs"]]
     given = {"minibert": version, "input": names, **checksums, "inputs": inputs, **manifest["settings"]}
     return {**given, **manifest.get("fingerprint_parts", {})}
 
@@ -404,6 +410,10 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
         for output in outputs:
             if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
+
+
+def _absolute(source: Source) -> str:
+    return source.path if source.path == "-" else os.path.abspath(source.path)
 
 
 def _state(source: Source) -> tuple[int, int]:

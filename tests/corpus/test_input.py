@@ -201,6 +201,16 @@ def test_several_files_and_the_standard_input(
     }
 
 
+@pytest.mark.parametrize(("names", "said"), [("a.txt a.txt b.txt", "2 files"), ("a.txt c.txt", None)])
+def test_files_that_are_given_twice_are_said(embed: Embed, tmp_path: Path, names: str, said: str | None) -> None:
+    for name, texts in {"a.txt": ["one"], "b.txt": ["one"], "c.txt": ["two"]}.items():
+        text_file(tmp_path / name, texts)
+    code, _, err = embed("-i", *(tmp_path / name for name in names.split()), "-o", tmp_path / "out.npy")
+    assert code == 0
+    assert (said in err and "a.txt" in err) if said else err == ""
+    assert len(np.load(tmp_path / "out.npy")) == len(names.split())
+
+
 def test_columns_of_parquet_are_read(embed: Embed, short_model: SentenceTransformer, tmp_path: Path) -> None:
     texts, ids = texts_of(30), list(range(100, 130))
     made(tmp_path / "a.parquet", {"body": texts, "other": ids, "other_": ids, "key": ids})
@@ -298,7 +308,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "semicolons.csv": (b"id;text\n1;a\n", "A column ends at a comma."),
     "commas.tab": (b"id,text\n1,a\n", "A column ends at a tab."),
     "headless.csv": (b"1,a cat\n2,a dog\n", "has no column 'text', but '1', 'a cat'"),
-    "empty.csv": (b"", "has no column 'text', but none"),
+    "empty.csv": (b"", "there is no text"),
     "empty.txt": (b"", "there is no text"),
     "utf16.csv": ("text\na\n".encode("utf-16"), "line 1: the header is broken: is not UTF-8: byte 0x"),
     "open.csv": (b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row has several lines"),

@@ -269,8 +269,19 @@ def test_damaged_shards_are_noticed_and_computed_again(
 
 
 @pytest.mark.parametrize("place", ["parts", "beside"])
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", MANIFEST, f'{MANIFEST}, "format": 99}}', None])
-def test_a_damaged_manifest_is_refused(embed: Any, tmp_path: Path, content: str | None, place: str) -> None:
+@pytest.mark.parametrize("way", ["resume", "update"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "{}", MANIFEST, f'{MANIFEST}, "format": 99}}', None),
+        *(f'{MANIFEST}, "{part}": 3}}' for part in ("settings", "inputs", "fingerprint_parts", "finished")),
+        f'{MANIFEST}, "probe": "x"}}',
+        f'{MANIFEST}, "checksums": ["a"]}}',
+        f'{MANIFEST}, "inputs": [{{"path": 3}}], "checksums": ["a"]}}',
+        f'{MANIFEST}, "finished": {{"outputs": 3}}}}',
+    ],
+)
+def test_a_damaged_manifest_is_refused(embed: Any, tmp_path: Path, content: str | None, place: str, way: str) -> None:
     with stopped_after(1):
         embed()
     path = tmp_path / "out.npy.parts" / "manifest.json"
@@ -281,8 +292,25 @@ def test_a_damaged_manifest_is_refused(embed: Any, tmp_path: Path, content: str 
     path.mkdir() if content is None else path.write_text(content)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=re.escape(str(path))):
-        embed(resume=True)
+        embed(**{way: True})
     assert {**contents(tmp_path), **before} == {**before, **contents(tmp_path)}
+
+
+@pytest.mark.parametrize("way", ["resume", "update"])
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_an_output_without_the_manifest_of_a_finished_run(
+    embed: Any, tmp_path: Path, way: str, unfinished: bool
+) -> None:
+    embed()
+    path = tmp_path / "out.npy.manifest.json"
+    content = json.loads(path.read_text())
+    path.unlink()
+    if unfinished:
+        path.write_text(json.dumps({name: value for name, value in content.items() if name != "finished"}))
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=rf"out\.npy has no {path.name}.* Delete .*out\.npy "):
+        embed(**{way: True})
+    assert contents(tmp_path) == before
 
 
 def test_a_run_of_an_earlier_version_is_refused_with_the_remedy(embed: Any, tmp_path: Path) -> None:

@@ -128,6 +128,24 @@ def test_another_model_is_refused(cli: Any, home: Path) -> None:
         assert (code, out, "states.npy does not hold" in err) == (1, "", True), err
 
 
+def test_a_run_is_used_from_another_folder(cli: Any, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its manifest has the paths of the model and of the texts from any folder."""
+    shutil.copytree(folder, home / "model")
+    assert cli("embed -m model -i a.jsonl --text-column body --on-empty null -o out.npy")[0] == 0
+    found = cli("search cat out.npy --json")
+    assert found[0] == 0
+    (home / "inner").mkdir()
+    monkeypatch.chdir(home / "inner")
+    assert cli("search cat ../out.npy --json") == found
+    again = "embed -m ../model -i ../a.jsonl --text-column body --on-empty null -o ../out.npy"
+    for option in ("--update", "--resume"):
+        code, out, err = cli(f"{again} {option}")
+        assert (code, " 0 new, 0 changed" in out) == (0, option == "--update"), err
+    monkeypatch.chdir(home)
+    code, out, _ = cli("embed -m inner/../model -i ../a.jsonl --text-column body --on-empty null -o out.npy --resume")
+    assert (code, out) == (1, "")  # that file does not exist
+
+
 def test_the_fingerprint_is_in_the_files_and_is_compared(cli: Any, home: Path) -> None:
     source = Source("a.jsonl", "jsonl", "body")
     prompted = sentence_model(home / "prompted")
