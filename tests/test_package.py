@@ -224,11 +224,11 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_386,
+    "core": 14_391,
     "vectors": 4_929,
     "lenses": 5_301,
-    "apps": 7_776,
-    "tests": 33_903,
+    "apps": 7_815,
+    "tests": 33_983,
     "benchmarks": 4_253,
     "words": 51_248,
 }

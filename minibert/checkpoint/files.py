@@ -92,7 +92,7 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
         return ModelFiles(GgufFiles(ollama_file(name), name)).subfolder(subfolder)
     if os.path.isdir(folder := os.path.expanduser(name)):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
-    if _is_index(index := folder.removesuffix(_INDEX) + _INDEX):  # as bert_model.ckpt, the name of three files
+    if _is_index(index := _index_of(folder)):  # as bert_model.ckpt, the name of three files
         return ModelFiles(_Folder(Path(index).parent, Path(index).name))
     if is_gguf(folder):
         return ModelFiles(GgufFiles(Path(folder))).subfolder(subfolder)
@@ -108,6 +108,12 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
     repository = HubRepository(DEFAULT_MODEL, **hub, remedy=remedy)
     package = _package_folder() if repository.revision in (None, "main") and not repository.is_cached() else None
     return ModelFiles(repository if package is None else _Package(package)).subfolder(subfolder)
+
+
+def absolute(name: str) -> str:
+    """Return the name of a model for a later program in another folder: a path as absolute, another name as it is."""
+    path = os.path.expanduser(name)
+    return os.path.abspath(path) if os.path.exists(path) or _is_index(_index_of(path)) else name
 
 
 def _package_folder() -> Path | None:
@@ -231,6 +237,10 @@ class ModelFiles:
         if not is_plain_name(filename):
             raise ModelFormatError(f"{filename!r} cannot name a file in {self.source}: expected plain names and '/'.")
         return filename
+
+
+def _index_of(checkpoint: str) -> str:
+    return checkpoint.removesuffix(_INDEX) + _INDEX
 
 
 def _is_index(path: str) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from minibert._utils.validation import counted
+from minibert.checkpoint.files import absolute
 from minibert.cli import output
 from minibert.cli.options import chosen
 from minibert.corpus.runs import RunOptions, Summary
@@ -74,7 +75,7 @@ def run_over_files(
     in braces.
     """
     path, sources = arguments.output, sources_of(arguments, arguments.input)
-    settings = chosen(arguments, ("model", "revision", "prompts"))
+    settings = {"model": absolute(arguments.model), **chosen(arguments, ("revision", "prompts"))}
     settings["backend"] = arguments.backend or os.environ.get("MINIBERT_BACKEND")  # backends round differently
     further |= {
         "settings": settings,
