@@ -230,7 +230,7 @@ BUDGET = {
     "apps": 7_815,
     "tests": 33_983,
     "benchmarks": 4_253,
-    "words": 51_248,
+    "words": 51_323,
 }
 SLACK = {"words": 300}
 
