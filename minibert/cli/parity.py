@@ -100,7 +100,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from minibert.parity.comparison import NothingComparedError, check
+    from minibert.parity.checking import check
+    from minibert.parity.dumps import NothingComparedError
     from minibert.parity.inputs import of_texts
 
     for path, suffix in ((arguments.markdown, ".md"), (arguments.json, ".json")):

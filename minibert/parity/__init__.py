@@ -11,7 +11,8 @@
 parity/README.md.
 """
 
-from minibert.parity.comparison import NothingComparedError, check
+from minibert.parity.checking import check
+from minibert.parity.dumps import NothingComparedError
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import Probe, probe
 from minibert.parity.report import Report, Row
