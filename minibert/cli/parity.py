@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from minibert.parity.truth import Subject
 
 
-# After how many seconds a search for the cause says that it goes on.
+# After how many seconds a part of a check says that it goes on.
 _SILENT = 2.0
 
 _CHECK_CODES = (
@@ -116,24 +116,24 @@ def _check(arguments: argparse.Namespace) -> int:
         inputs = of_texts(subject, inputs)
     names = None if arguments.map is None else _read_map(arguments.map)
     printed: list[Report] = []
-    waiting = threading.Timer(_SILENT, report_problem, ["looking for the cause ..."])
-    waiting.daemon = True
+    waiting = [_waiting("computing the true values ...")]
 
-    def print_table(report: Report) -> None:
+    def on_table(report: Report) -> None:
         """Print the table first, because the search for the cause takes longer."""
-        printed.append(report)
-        print(report.table(every_row=arguments.every_row), flush=True)
-        waiting.start()
+        if arguments.json != "-":
+            printed.append(report)
+            print(report.table(every_row=arguments.every_row), flush=True)
+        waiting.pop().cancel()
+        waiting.append(_waiting("looking for the cause ..."))
 
     try:
         options = {"raw": dict(arguments.raw or ()), **chosen(arguments, ("budget", "diagnosis", "port", "weights"))}
-        on_table = None if arguments.json == "-" else print_table
         report = check(subject, arguments.dump, inputs, names=names, on_table=on_table, **options)
     except NothingComparedError as error:
         report_problem(str(error))
         return 3
     finally:
-        waiting.cancel()
+        waiting[-1].cancel()
     text = report.findings() if printed else report.to_text(every_row=arguments.every_row)
     if arguments.json == "-":
         text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
@@ -145,6 +145,14 @@ def _check(arguments: argparse.Namespace) -> int:
     if text:
         print(text)
     return report.exit_code
+
+
+def _waiting(message: str) -> threading.Timer:
+    """Return a timer that prints a message on the standard error, unless it is cancelled before."""
+    timer = threading.Timer(_SILENT, report_problem, [message])
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _read_map(path: str) -> dict[str, str]:

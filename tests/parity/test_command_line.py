@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import minibert
 from minibert import BertModel, BertTokenizer, parity
+from minibert.parity import checking, comparison
 from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.report import FORMAT
 from tests.parity.conftest import Case
@@ -146,6 +148,33 @@ def test_the_table_is_printed_before_the_cause_is_looked_for(
     code, out, _ = check(capsys, home, "wrong.npz")
     assert (code, out.splitlines()[0]) == (1, "Why: because")  # the table is not printed again
     assert "[row, token, feature]" not in out
+
+
+@pytest.mark.parametrize(("part", "said"), [("match", "true values"), ("diagnose", "cause")])
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_what_takes_long_is_said(
+    capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch, part: str, said: str, seconds: float
+) -> None:
+    """Also if the standard output has nothing but JSON."""
+    module = checking if part == "match" else comparison
+    computed, told = getattr(module, part), threading.Event()
+
+    def waits(*given: Any, **options: Any) -> Any:
+        if not seconds:
+            assert told.wait(60)
+        return computed(*given, **options)
+
+    def report(message: str) -> None:
+        problems.append(message)
+        if said in message:
+            told.set()
+
+    problems = list[str]()
+    monkeypatch.setattr(module, part, waits)
+    monkeypatch.setattr("minibert.cli.parity.report_problem", report)
+    monkeypatch.setattr("minibert.cli.parity._SILENT", seconds)
+    assert check(capsys, home, "wrong.npz", "--json", "-")[0] == 1
+    assert sum(said in message for message in problems) == (not seconds)
 
 
 def test_names_that_are_wrong_by_themselves_are_marked(case: Case) -> None:
