@@ -224,11 +224,11 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_391,
-    "vectors": 4_929,
+    "core": 14_394,
+    "vectors": 4_930,
     "lenses": 5_313,
     "apps": 7_821,
-    "tests": 34_006,
+    "tests": 34_007,
     "benchmarks": 4_253,
     "words": 51_334,
 }

@@ -34,11 +34,10 @@ LINE_SECONDS = 30.0
 """Seconds between two lines of progress, where there is no terminal."""
 
 
-@contextlib.contextmanager
 def progress_bar(
     total: int | None, *, show: bool | str, initial: int = 0, unit: str = " texts"
-) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar with count, speed and time left; yield a function that adds n to the count.
+) -> contextlib.AbstractContextManager[Callable[[int], object]]:
+    """Show a progress bar with count, speed and time left, in a ``with`` block; its value adds n to the count.
 
     Where there is no terminal, such as in a log file, "auto" and "always" print a line each 30 seconds instead.
 
@@ -54,8 +53,7 @@ def progress_bar(
     unit : str
     """
     if show in (False, "never") or sys.stderr is None:
-        yield lambda n: None
-        return
+        return contextlib.nullcontext(lambda n: None)
     from tqdm import tqdm
 
     how: dict[str, Any] = {"dynamic_ncols": True}
@@ -63,7 +61,12 @@ def progress_bar(
         delay = 0.0 if show == "always" else LINE_SECONDS
         how = {"file": _Lines(), "mininterval": LINE_SECONDS, "maxinterval": 2 * LINE_SECONDS, "delay": delay}
         how |= {"miniters": 1, "bar_format": "{n_fmt} of {total_fmt}{unit} [{elapsed}<{remaining}, {rate_fmt}]"}
-    with tqdm(total=total, initial=initial, unit=unit, smoothing=0.05, **how) as bar:
+    return _updating(tqdm(total=total, initial=initial, unit=unit, smoothing=0.05, **how))
+
+
+@contextlib.contextmanager
+def _updating(bar: Any) -> Iterator[Callable[[int], object]]:
+    with bar:
         yield bar.update
 
 

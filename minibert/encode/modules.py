@@ -21,7 +21,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.tensors import load_tensors
 from minibert.encode.pooling import POOLING_MODES
 from minibert.errors import ModelFormatError
-from minibert.vectors.similarity import normalize_embeddings
+from minibert.vectors.similarity import unit_vectors
 
 HEAD_MODULES = {
     ("Transformer",): "CrossEncoder",
@@ -383,7 +383,7 @@ def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:
 def _read_normalize(files: ModelFiles, entry: ModuleEntry, width: int, ops: Ops, *names: str) -> VectorModule:
     if entry.path and files.find(f"{entry.path}/config.json") is not None:  # only new files have one
         _check_names(*read_config(files, entry, _NAMES), *names)
-    return VectorModule("Normalize", width, normalize_embeddings)
+    return VectorModule("Normalize", width, unit_vectors)
 
 
 _READERS: Mapping[str, Callable[..., VectorModule] | None] = {

@@ -94,7 +94,7 @@ def pool(
     """
     H = hidden_state.shape[1]
     pooled = np.zeros((len(cu_seqlens) - 1, len(modes) * H), dtype=np.float32)
-    for b, (start, end) in enumerate(pairwise(cu_seqlens)):
+    for b, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
         x = hidden_state[start:end]
         positions = np.arange(end - start) if counts is None else np.flatnonzero(counts[start:end])
         if len(positions) == 0:

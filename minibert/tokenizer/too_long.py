@@ -77,7 +77,7 @@ class TooLong:
 
     def add(self, n_truncated: Sequence[int] | np.ndarray[Any, Any]) -> Self:
         """Count some texts, and return the count; `n_truncated` says how many tokens of each were cut off."""
-        cut = np.flatnonzero(n_truncated)
+        cut = np.asarray(n_truncated).nonzero()[0]
         if len(cut) and not self.num_cut:
             self.first = self.num_texts + int(cut[0])
         self.num_texts += len(n_truncated)

@@ -131,7 +131,9 @@ class TokenWindows:
             yield part, groups
 
     def chunks(self, texts: Iterable[Any], *, exact: bool = True) -> Iterator[list[Any]]:
-        """Yield lists of texts that are tokenized together."""
+        """Return lists of texts that are tokenized together."""
+        if isinstance(texts, list) and len(texts) == 1:
+            return iter([texts])
         whole = exact or self.truncation in ("split", "error")
         read = functools.partial(self.tokenizer.num_read, max_length=self.max_length)
 

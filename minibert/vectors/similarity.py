@@ -201,7 +201,11 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     -------
     ndarray or tensor of the same shape; the lengths are computed in float64
     """
-    x = as_vectors("embeddings", embeddings)
+    return unit_vectors(as_vectors("embeddings", embeddings))
+
+
+def unit_vectors(x: FloatArray) -> FloatArray:
+    """Compute the same as `normalize_embeddings`, of an array of float32 or wider."""
     squares, exponents = _sum_squares(x.astype(np.result_type(x, np.float64), copy=False))
     if exponents is None:
         return (x / np.sqrt(squares)[..., None]).astype(x.dtype)
