@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.bert.config import BertConfig
+from minibert.parity.diagnosis.catalogue import with_words
 from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.truth import InapplicableError, Padded
 
@@ -70,6 +71,4 @@ def llama_mistake(tokenizer: Any) -> Mistake:
             raise InapplicableError("no word has vowel signs or syllables")
         return dataclasses.replace(right, ids=ids, types=types, mask=mask)
 
-    text = "input_ids: they are those of llama.cpp's normalizer, which drops vowel signs and parts of Korean syllables"
-    remedy = "Give the ids of the model's own tokenizer; llama.cpp and Ollama read Hindi, Bengali, Tamil and Korean so."
-    return Mistake(("words", "probs"), inputs=inputs, id="T2.llama", template=text, cure=remedy)
+    return with_words("T2.llama", Mistake(("words", "probs"), inputs=inputs))

@@ -6,8 +6,9 @@ embeddings, T ids, W weights, C residual and order, D dropout and precision, K h
 states, R rotary positions, F the gate.
 
 `_ROWS` has all that a mistake computes, and which models can have it; its text and its remedy are on the page
-mistakes.md. The order is that of `_ROWS`: of mistakes that explain a value equally well, the first one is named, so the
-plain formula is before those that are near it.
+mistakes.md, with those of the mistakes that are read from a port's values (`with_words`). The order is that of `_ROWS`:
+of mistakes that explain a value equally well, the first one is named, so the plain formula is before those that are
+near it.
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate
@@ -408,5 +409,12 @@ def read_page(page: str) -> dict[str, tuple[str, str]]:
 
 _WORDS = read_page((files(__package__) / "mistakes.md").read_text(encoding="utf-8"))
 
-MISTAKES = {id: row.but(id=id, template=_WORDS[id][0], cure=_WORDS[id][1]) for id, row in _ROWS.items()}
+
+def with_words(id: str, mistake: Mistake, **facts: object) -> Mistake:
+    """Return a mistake with an id of the page, its text and its remedy; `facts` are what the text has in braces."""
+    text, cure = _WORDS[id]
+    return mistake.but(id=id, template=text.format(**facts) if facts else text, cure=cure)
+
+
+MISTAKES = {id: with_words(id, row) for id, row in _ROWS.items()}
 """All mistakes by id."""

@@ -19,7 +19,7 @@ from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis import recipes
-from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.catalogue import MISTAKES, with_words
 from minibert.parity.diagnosis.formulas import precision
 from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here
 from minibert.parity.diagnosis.mistake import Mistake, Part, Recipe
@@ -95,9 +95,8 @@ def layer_mistake(index: int) -> Mistake:
         other, _ = _module_of(here.forward.weights.layers[index], symbol_of(here.name))
         return x if other is None else inner(here, x, other, *which)
 
-    text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
-    parts = {"dense": part, "norm": part}
-    return Mistake(IN_LAYER, parts, id=f"W3.layer-{index}", template=text, cure=remedy, source=index)
+    mistake = Mistake(IN_LAYER, {"dense": part, "norm": part}, source=index)
+    return with_words("W3.layer", mistake, other=index).but(id=f"W3.layer-{index}")
 
 
 def _tensors(symbol: str, own: set[str]) -> Iterator[Mistake]:
@@ -129,9 +128,9 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
 
     other = "that" if source == symbol else f"{_MODULES[source]}.{kind}"
     whose = {0: "", -1: " of the layer before", 1: " of the layer after"}[offset]
-    text = f"weights: {_MODULES[symbol]}.{kind} is {other}{whose}"
-    parts: dict[str, Any] = {"norm": norm} if symbol in NORMS else {"weights": weights}
-    return Mistake((symbol,), parts, id=f"W4.{symbol}", template=text, cure=MISTAKES["W3.first"].cure)
+    mistake = Mistake((symbol,), {"norm": norm} if symbol in NORMS else {"weights": weights})
+    words = with_words("W4.other", mistake, tensor=f"{_MODULES[symbol]}.{kind}", other=f"{other}{whose}")
+    return words.but(id=f"W4.{symbol}")
 
 
 def rounded_weights() -> Iterator[Mistake]:
@@ -171,11 +170,9 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
             rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
         ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ port[row, column]))
     row, column = places[0]
-    text = (
-        f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
-        f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
-    )
-    other = MISTAKES["T1.unknown"].but(id="T1.ids", template=text, mixes_rows=True)
+    facts = {"count": len(places), "row": row, "column": column}
+    facts |= {"theirs": ids[row, column], "ours": inputs.ids[row, column]}
+    other = with_words("T1.ids", MISTAKES["T1.unknown"].but(mixes_rows=True), **facts)
     yield other.but(inputs=lambda right, _: dataclasses.replace(right, ids=ids))
 
 
@@ -216,8 +213,8 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
     # Some give the same vectors, such as the last column of all or of all but the first: the first one is the simplest.
     best = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
     found, wanted = (f"{recipe.pooling}, {_SCALED[recipe.scaling]}" for recipe in (best, right))
-    text = f"pooling: {found}; right is {wanted}"
-    yield MISTAKES["P2.special"].but(id="P2.read", template=text, vector=lambda _: best)
+    read = MISTAKES["P2.special"].but(vector=lambda _: best)
+    yield with_words("P2.read", read, found=found, right=wanted)
 
 
 # --- heads, blocks and loops ------------------------------------------------------------------------------------------
@@ -232,13 +229,12 @@ def reordered(order: IntArray, symbol: str, what: str) -> Mistake:
         return x[:, order] if x.ndim == 4 else x.reshape(len(x), len(order), -1)[:, order].reshape(x.shape)
 
     moved = np.flatnonzero(order != np.arange(len(order)))
-    text = f"attention heads: in {what}, heads {listed(moved)} have the values of heads {listed(order[moved])}"
     shared = ", as in grouped-query attention" if (order[order] == order).all() else ""
     parts: dict[str, Part] = {"value": lambda inner, here, x: value(inner(here, x))}
     if what != symbol:
         parts = {("scores" if what == "key" else "weigh"): lambda inner, here, x, y: inner(here, x, value(y))}
-    remedy = "Head a has the columns a D to (a + 1) D of query, key and value; BERT does not share heads."
-    return Mistake((symbol,), parts, id="A11.heads", template=text + shared, cure=remedy)
+    facts = {"value": what, "moved": listed(moved), "others": f"{listed(order[moved])}{shared}"}
+    return with_words("A11.heads", Mistake((symbol,), parts), **facts)
 
 
 def online(block: int, without: Sequence[str]) -> Mistake:
@@ -251,10 +247,9 @@ def online(block: int, without: Sequence[str]) -> Mistake:
         values, total = (stale if name in without else right for name in ("values", "sum"))
         return values / total.sum(axis=-1, keepdims=True)
 
-    text = f"softmax: in blocks of {counted(block, 'key')}, the {' and the '.join(without)} so far "
-    text += f"{'is' if list(without) == ['sum'] else 'are'} not rescaled when the maximum grows"
-    remedy = "Online softmax: when the maximum grows from m to n, multiply sum and values so far by exp(m - n)."
-    return Mistake(("probs",), {"softmax": part}, id="A12.online", template=text, cure=remedy)
+    facts = {"block": counted(block, "key"), "kept": f"the {' and the '.join(without)}"}
+    facts["are"] = "is" if list(without) == ["sum"] else "are"
+    return with_words("A12.online", Mistake(("probs",), {"softmax": part}), **facts)
 
 
 _SUMS = {**dict.fromkeys(DENSE[:6], "product"), "scores": "scores", "probs": "mask", "context": "weigh"}
@@ -271,20 +266,13 @@ def shortened(symbol: str, count: int) -> Mistake:
         return inner(here, x, cut(y)) if symbol == "probs" else inner(here, cut(x), y)
 
     noun, whole = ("key", "softmax") if symbol == "probs" else ("term", f"sum in {symbol}")
-    text = f"loops: the last {counted(count, noun)} of each {whole} {'is' if count == 1 else 'are'} left out"
-    remedy = "Let each loop run to the end of its row."
-    return Mistake((symbol,), {_SUMS[symbol]: first}, id="L1.tail", template=text, cure=remedy)
+    facts = {"terms": counted(count, noun), "whole": whole, "are": "is" if count == 1 else "are"}
+    return with_words("L1.tail", Mistake((symbol,), {_SUMS[symbol]: first}), **facts)
 
 
 # --- a part of a value ------------------------------------------------------------------------------------------------
 
-_UNWRITTEN = Mistake(
-    (),
-    {"value": lambda inner, here, value: np.zeros_like(value)},
-    id="L2.unwritten",
-    template="loops: the numbers are zero, as if they were never written",
-    cure="Let the loop run to the end also where the length is not a multiple of the step.",
-)
+_UNWRITTEN = with_words("L2.unwritten", Mistake((), {"value": lambda inner, here, value: np.zeros_like(value)}))
 
 
 def within(part: Part, where: WrongPart) -> Part:
