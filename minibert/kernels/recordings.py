@@ -15,6 +15,7 @@ Contract    A caller takes a recording out before it computes with it, and puts 
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -75,7 +76,7 @@ class Recordings:
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._kept: OrderedDict[Any, tuple[Recording, object]] = OrderedDict()
+        self._kept: OrderedDict[Any, tuple[Recording, weakref.ref[Any]]] = OrderedDict()
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -92,11 +93,12 @@ class Recordings:
     ) -> dict[int, FloatArray]:
         """Compute the hidden states that are `wanted`, by number, of the vectors of words, (T, E).
 
-        `forward` has ops that use the recording. `owner` is kept with it, because the key has its id.
+        `forward` has ops that use the recording, and reads the weights of `owner`. The key has the id of this object,
+        which another one may get when it is gone.
         """
         short, is_new = len(words) <= LONGEST, False
-        recording, _ = self._kept.pop(key, (None, None))
-        if recording is None:
+        recording, of = self._kept.pop(key, (None, None))
+        if recording is None or of is None or of() is not owner:
             recording, is_new = Recording(aligned_empty if short else self._buffers.empty, words), True
             recording.record(forward(recording), wanted)
         recording.words[...] = words
@@ -104,7 +106,15 @@ class Recordings:
         if not short:
             return recording.states
         states = {i: state.copy() for i, state in recording.states.items()}
-        self._kept[key] = recording, owner
-        while is_new and sum(len(each.words) for each, _ in [*self._kept.values()]) > MOST_TOKENS:
-            self._kept.popitem(last=False)
+        if is_new:
+            self._make_room(len(words))
+        self._kept[key] = recording, weakref.ref(owner)
         return states
+
+    def _make_room(self, num_tokens: int) -> None:
+        """Forget the recordings of weights that are gone, and those that were used longest ago, for a new one."""
+        entries = [*self._kept.items()]
+        for key, (recording, owner) in reversed(entries):
+            num_tokens += len(recording.words)
+            if owner() is None or num_tokens > MOST_TOKENS:
+                self._kept.pop(key, None)

@@ -69,6 +69,10 @@ def test_models_that_share_ops_have_recordings_of_their_own(tmp_path: Path) -> N
     expected = [model(ids).last_hidden_state.tobytes() for model in (one, other)]
     assert expected[0] != expected[1]
     assert [model(ids).last_hidden_state.tobytes() for model in (one, together) * 2] == expected * 2
+    del other, together
+    gc.collect()
+    one(np.array([[2, 5, 3]]))
+    assert {owner() for _, owner in recordings_of(one)._kept.values()} == {one.weights}  # the others are gone
 
 
 def test_they_are_few_and_go_with_release_and_with_the_model(outcome_model: Path) -> None:
