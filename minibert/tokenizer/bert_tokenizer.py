@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
-from minibert.tokenizer.encodings import RawOptions
+from minibert.tokenizer.encodings import Encoding, RawOptions
 from minibert.tokenizer.files import SIDES, load_tokenizer
 from minibert.tokenizer.text_encoder import TextEncoder
 from minibert.tokenizer.texts import Texts, as_batch, shown, split_pairs
@@ -30,6 +30,14 @@ from minibert.tokenizer.transformers_classes import SETTING_NAMES, SPECIAL_TOKEN
 
 SETTINGS = (*SETTING_NAMES, *SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
+_VALUES: dict[str, Callable[[Encoding], Any]] = {
+    "input_ids": lambda encoding: encoding.ids,
+    "token_type_ids": lambda encoding: encoding.token_types,
+    "attention_mask": lambda encoding: np.ones(len(encoding), dtype=np.int64),
+    "special_tokens_mask": lambda encoding: encoding.special_tokens_mask,
+    "offset_mapping": lambda encoding: encoding.offsets,
+}
+"""The values of a call that have a number, or two, for each token."""
 _PADDED = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
 
@@ -296,16 +304,13 @@ class BertTokenizer(TextEncoder):
         equal, can_pad = tensor_type is not None, self.pad_token_id is not None
         widths = batch.choose_widths(lengths, *limits, equal=equal, can_pad=can_pad)
         side = self.padding_side if padding_side is None else padding_side
-        names = self.model_input_names
-        rows = {"input_ids": [encoding.ids for encoding in encodings]}
-        if "token_type_ids" in names if return_token_type_ids is None else return_token_type_ids:
-            rows["token_type_ids"] = [encoding.token_types for encoding in encodings]
-        if "attention_mask" in names if return_attention_mask is None else return_attention_mask:
-            rows["attention_mask"] = [np.ones(length, dtype=np.int64) for length in lengths]
-        if return_special_tokens_mask:
-            rows["special_tokens_mask"] = [encoding.special_tokens_mask for encoding in encodings]
-        if return_offsets_mapping:
-            rows["offset_mapping"] = [encoding.offsets for encoding in encodings]
+        asked = {"token_type_ids": return_token_type_ids, "attention_mask": return_attention_mask}
+        chosen = {
+            name: name in self.model_input_names if is_asked is None else is_asked for name, is_asked in asked.items()
+        }
+        chosen |= {"special_tokens_mask": return_special_tokens_mask, "offset_mapping": return_offsets_mapping}
+        names = ["input_ids", *(name for name, is_chosen in chosen.items() if is_chosen)]
+        rows = {name: [_VALUES[name](encoding) for encoding in encodings] for name in names}
         data = self._padded(rows, widths, side, tensor_type)
         if return_offsets_mapping and tensor_type is None:
             data["offset_mapping"] = [[tuple(pair) for pair in row] for row in data["offset_mapping"]]

@@ -91,12 +91,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None, 
         and BERT's if there is none.
     """
     config = files.settings("config.json")
-    settings = files.settings("tokenizer_config.json")
-    if "added_tokens_decoder" not in settings:
-        # transformers wrote this file before it had added_tokens_decoder.
-        settings = settings | files.settings("special_tokens_map.json")
-    settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
-    settings |= changed or {}
+    settings = {**_read_settings(files, config), **(changed or {})}
     called = called or ("" if files.find("tokenizer.json") else "BertTokenizer")
     kind = class_of(settings, config.get("model_type"), called)
     path, tokenizer, vocab, stored = read_library_tokenizer(files, kind, settings)
@@ -109,53 +104,73 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None, 
         if kind.model == "WordPiece":  # a damaged file is refused, although the class replaces its parts
             _check_special_tokens(tokenizer, path, config)
         special_tokens = _special_tokens(tokenizer, settings, kind)
-        if kind is not GENERIC:
-            unk_token = special_tokens.get("unk_token")
-            make_parts(kind, tokenizer, stated, unk_token and unk_token.content)
-        known = [token for token in kind.extra_special_tokens if tokenizer.token_to_id(token) is not None]
-        extra_special_tokens = _extra_special_tokens(settings, known)
-        declared = _declared_tokens(files, settings)
-        every_special = [*special_tokens.values(), *extra_special_tokens]
-        check_lengths(token.content for token in (*declared.values(), *every_special))
-        _add_tokens(tokenizer, declared, every_special)
         named = {name: token.content for name, token in special_tokens.items()}
+        if kind is not GENERIC:
+            make_parts(kind, tokenizer, stated, named.get("unk_token"))
+        extra = _extra_special_tokens(tokenizer, settings, kind)
+        _add_tokens(tokenizer, _declared_tokens(files, settings), [*special_tokens.values(), *extra])
         if kind is not GENERIC:
             make_layout(kind, tokenizer, named, stated)
         vocab = checked_vocab(tokenizer, vocab, path, config)
         _check_special_tokens(tokenizer, path, config)
-    if path.name == "tokenizer.json" and "do_lower_case" not in settings and _normalized(tokenizer) != of_file:
-        warn_caller(
-            f"{path}: {kind.name} replaces the normalizer of this file, as in transformers 5. If the model was trained "
-            "with the file as it is, write the tokenizer_class PreTrainedTokenizerFast into tokenizer_config.json."
-        )
-    config_file = files.find("config.json")
-    silent = config_file is not None and config_file.name == "bert_config.json" and "do_lower_case" not in settings
-    if silent and stated.get("do_lower_case") and any(re.match("(##)?[A-Z]", word) for word in vocab):
-        warn_caller(
-            f"{path} has words with capital letters, and no file says do_lower_case: texts are lower-cased. For a "
-            'cased model write {"do_lower_case": false} into tokenizer_config.json beside it.'
-        )
-    has_types = kind.has_token_types
-    if kind is GENERIC:
-        family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])
-        has_types = family.has_token_types and class_of({}, config.get("model_type")).has_token_types
-    input_names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
-    if not isinstance(input_names, list) or not all(isinstance(name, str) for name in input_names):
-        raise ModelFormatError(f"tokenizer_config.json has model_input_names {brief(input_names)}, not a list of str.")
+    if "do_lower_case" not in settings:
+        if path.name == "tokenizer.json" and _normalized(tokenizer) != of_file:
+            _warn_of_normalizer(path, kind)
+        if stated.get("do_lower_case"):
+            _warn_of_capitals(files, path, vocab)
     return LoadedTokenizer(
         tokenizer=tokenizer,
         vocab=vocab,
         special_tokens=named,
-        extra_special_tokens=[token.content for token in extra_special_tokens],
+        extra_special_tokens=[token.content for token in extra],
         model_max_length=_model_max_length(settings, config),
         padding_side=_checked_side(settings, "padding_side"),
         truncation_side=_checked_side(settings, "truncation_side"),
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
         kind=kind,
         settings=stated,
-        model_input_names=input_names,
+        model_input_names=_input_names(settings, kind, config),
         source=files.source,
     )
+
+
+def _read_settings(files: ModelFiles, config: dict[str, Any]) -> dict[str, Any]:
+    settings = files.settings("tokenizer_config.json")
+    if "added_tokens_decoder" not in settings:
+        # transformers wrote this file before it had added_tokens_decoder.
+        settings = settings | files.settings("special_tokens_map.json")
+    settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
+    return settings
+
+
+def _warn_of_normalizer(path: Path, kind: TokenizerClass) -> None:
+    warn_caller(
+        f"{path}: {kind.name} replaces the normalizer of this file, as in transformers 5. If the model was trained "
+        "with the file as it is, write the tokenizer_class PreTrainedTokenizerFast into tokenizer_config.json."
+    )
+
+
+def _warn_of_capitals(files: ModelFiles, path: Path, vocab: dict[str, int]) -> None:
+    """Warn if texts are lower-cased by default, and Google's vocabulary has capital letters."""
+    config = files.find("config.json")
+    of_google = config is not None and config.name == "bert_config.json"
+    if of_google and any(re.match("(##)?[A-Z]", word) for word in vocab):
+        warn_caller(
+            f"{path} has words with capital letters, and no file says do_lower_case: texts are lower-cased. For a "
+            'cased model write {"do_lower_case": false} into tokenizer_config.json beside it.'
+        )
+
+
+def _input_names(settings: dict[str, Any], kind: TokenizerClass, config: dict[str, Any]) -> list[str]:
+    """Return the names that a call returns: those of the settings, else those that the class or the family has."""
+    has_types = kind.has_token_types
+    if kind is GENERIC:
+        family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])
+        has_types = family.has_token_types and class_of({}, config.get("model_type")).has_token_types
+    names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelFormatError(f"tokenizer_config.json has model_input_names {brief(names)}, not a list of str.")
+    return names
 
 
 def _normalized(tokenizer: Tokenizer, text: str = "Á①中") -> str:
@@ -178,8 +193,9 @@ def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any], kind: Tokeni
     return special_tokens
 
 
-def _extra_special_tokens(settings: dict[str, Any], known: list[str]) -> list[AddedToken]:
-    """Return the special tokens without a name that the files name; else those of the class."""
+def _extra_special_tokens(tokenizer: Tokenizer, settings: dict[str, Any], kind: TokenizerClass) -> list[AddedToken]:
+    """Return the special tokens without a name that the files name; else those of the class in the vocabulary."""
+    known = [token for token in kind.extra_special_tokens if tokenizer.token_to_id(token) is not None]
     name = "extra_special_tokens" if settings.get("extra_special_tokens") else "additional_special_tokens"
     entries = settings.get(name) or known
     if isinstance(entries, dict):
@@ -223,6 +239,7 @@ def _added_token(entry: object, where: str, special: bool = False) -> AddedToken
 
 def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_tokens: list[AddedToken]) -> None:
     """Add tokens that the vocabulary lacks and mark those that it has, so that no text is split inside a token."""
+    check_lengths(token.content for token in (*declared.values(), *special_tokens))
     special = {token.content for token in special_tokens}
     for token in declared.values():
         token.special = token.special or token.content in special
