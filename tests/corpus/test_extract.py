@@ -14,7 +14,8 @@ import transformers
 
 from minibert import BertModel, BertTokenizer, embed_tokens
 from minibert.cli import main
-from minibert.corpus.extract import TokenFeatures, extract_corpus, google_layers
+from minibert.corpus.extract import TokenFeatures, extract_corpus
+from minibert.corpus.google_lines import google_layers
 from minibert.corpus.sources import Source
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
