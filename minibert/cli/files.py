@@ -10,8 +10,8 @@ from typing import Any
 
 from minibert._utils.validation import counted
 from minibert.checkpoint.files import absolute
-from minibert.cli import output
 from minibert.cli.options import chosen
+from minibert.cli.output import report_problem, report_written
 from minibert.corpus.runs import RunOptions, Summary
 from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 
@@ -82,23 +82,10 @@ def run_over_files(
         "show_progress": arguments.progress,
         **chosen(arguments, RunOptions.__dataclass_fields__),
     }
-    report = partial(output.report_problem, parser=arguments.parser)
+    report = partial(report_problem, parser=arguments.parser)
     summary = run(*models, sources, path, report=report, **further)
     files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
-    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
-    names = ("kept", "new", "changed", "removed")
-    compared = "; " + ", ".join(f"{getattr(summary, f'n_{name}'):,} {name}" for name in names)
-    compared = compared if getattr(arguments, "update", False) else ""
-    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
-    empty = f", {summary.n_empty} empty" if summary.n_empty else ""
-    for number, thing in ((summary.n_duplicate_ids, "duplicate id"), (summary.n_empty_ids, "empty id")):
-        left_out += f", {counted(number, thing)}" if number else ""
-    written = f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}"
-    words = f"{counted(summary.n_words, 'word')}, " if summary.n_words else ""
-    tokens = (
-        f"{words}{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}{compared}"
-    )
-    output.report_written(path, f"{written}, {tokens}, {summary.seconds:.1f} seconds")
+    report_written(path, f"{what.format_map(vars(summary))}{files}; {summary}")
 
 
 def sources_of(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source]:
@@ -117,6 +104,6 @@ def sources_of(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Sour
         suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
         if kind == "text" and arguments.input_format is None and suffix not in ("", ".txt"):
             what = "is read as plain text, one text per line; --input-format names another format"
-            output.report_problem(f"{path} {what}")
+            report_problem(f"{path} {what}")
         sources.append(Source(path, kind, columns, ids, name, **how))
     return sources

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from minibert._utils.files import check_output, os_reason, write_whole
 from minibert.cli.options import in_options
-from minibert.corpus.input_lines import read_input_lines
-from minibert.corpus.sources import InputLine, Source
+from minibert.corpus.input_lines import usable_lines
+from minibert.corpus.sources import Source
 
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
@@ -84,19 +84,6 @@ def read_lines(path: str) -> list[str]:
     """
     source = Source(path, "text", name="standard input" if path == "-" else "")
     return [line.text for line in usable_lines(source) if line.text is not None]
-
-
-def usable_lines(source: Source) -> list[InputLine]:
-    """Return the input lines of a file; raise a ValueError that names the first one that cannot be used.
-
-    Without ids in the file they are numbered as in a run: from 0, in the order of the texts.
-    """
-    lines = [*read_input_lines(source)]
-    for number, line in enumerate(lines):
-        line.id = number if source.id_column is None and line.id is None else line.id
-        if line.problem is not None and not line.empty:
-            raise ValueError(f"{line.file}, line {line.line}, {line.problem}.")
-    return lines
 
 
 def check_file(path: str, suffix: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.checkpoint.gguf_files import OLLAMA
 from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, Parser, add_verb, chosen, in_options, loading, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
@@ -102,7 +101,7 @@ def _variables(parser: Parser, args: Sequence[str]) -> Iterator[str]:
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         from minibert.serving.engine import Engine
-        from minibert.serving.models_by_name import load_served
+        from minibert.serving.models_by_name import load_served, served_names
         from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
     except ImportError as error:
@@ -110,15 +109,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
-    paths = [os.path.expanduser(name) for name in names]
-    known = {path: os.path.basename(os.path.abspath(path)) for path in paths if os.path.exists(path)}
-    served = [known.get(path, path.removeprefix(OLLAMA)) for path in paths]
-    if arguments.served_model_name is not None:
-        if len(names) > 1:
-            raise ValueError("--served-model-name is for one model; leave it out.")
-        served = [arguments.served_model_name]
-    if len(set(served)) < len(served):
-        raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
+    served = served_names(names, arguments.served_model_name)
     if arguments.api_key == []:  # such as a variable whose secret is missing
         raise ValueError("--api-key is empty; give a key, or leave the option out.")
     asked = arguments.api_key or arguments.api_key_file is not None

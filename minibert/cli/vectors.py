@@ -260,21 +260,14 @@ def _search(arguments: argparse.Namespace) -> None:
 
 
 def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
-    from minibert.vectors.search import semantic_search
+    from minibert.corpus.readers import LinesToSearch
 
     (source,) = sources_of(arguments, [arguments.file])
-    lines = [line for line in output.usable_lines(source) if not line.empty]
-    if not lines:
-        raise ValueError(f"{source.name} does not hold a text to search in; give a file with texts.")
-    keywords = _encode_options(arguments)
+    lines, keywords = LinesToSearch(source), _encode_options(arguments)
     model = _load(arguments)
-    query = model.encode_query(arguments.query, **keywords)
-    keywords |= {"prompt": None, "prompt_name": None, "show_progress_bar": arguments.progress}
-    corpus = model.encode_document([line.text for line in lines], **keywords)
     score_function = _SCORES[model.similarity_fn_name][0]
-    for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
-        line = lines[int(hit["corpus_id"])]
-        yield float(hit["score"]), {"id": line.id, "line": line.line}, line.text
+    hits = lines.search(model, arguments.query, arguments.top_k, score_function, arguments.progress, **keywords)
+    yield from ((score, {"id": line.id, "line": line.line}, line.text) for score, line in hits)
 
 
 def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:

@@ -71,6 +71,19 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
         raise OSError(f"{source.name} cannot be read: {os_reason(error)}.") from error
 
 
+def usable_lines(source: Source) -> list[InputLine]:
+    """Return the input lines of a file; raise a ValueError that names the first one that cannot be used.
+
+    Without ids in the file they are numbered as in a run: from 0, in the order of the texts.
+    """
+    lines = [*read_input_lines(source)]
+    for number, line in enumerate(lines):
+        line.id = number if source.id_column is None and line.id is None else line.id
+        if line.problem is not None and not line.empty:
+            raise ValueError(f"{line.file}, line {line.line}, {line.problem}.")
+    return lines
+
+
 def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
     for number, data in numbered(stream):
         if data is None:

@@ -14,10 +14,11 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
+from minibert.corpus.input_lines import usable_lines
 from minibert.corpus.raw_lines import as_text
 from minibert.corpus.run_folder import folder_of
 from minibert.corpus.runs import RunOptions
-from minibert.corpus.sources import Source
+from minibert.corpus.sources import InputLine, Source
 from minibert.corpus.survey import numbered_lines
 from minibert.models.fingerprint import differences
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
@@ -262,6 +263,34 @@ class VectorFile:
                 texts = map(source.joined, zip(*parts, strict=True)) if parts else [None] * len(batch)
                 yield from zip(column.to_numpy(zero_copy_only=False), map(as_text, ids), texts, strict=True)
                 first += len(batch)
+
+
+class LinesToSearch:
+    """The texts of a file that holds no vectors; empty ones are left out. A ValueError if there is none."""
+
+    def __init__(self, source: Source) -> None:
+        self._lines = [line for line in usable_lines(source) if not line.empty]
+        if not self._lines:
+            raise ValueError(f"{source.name} does not hold a text to search in; give a file with texts.")
+
+    def search(
+        self,
+        model: VectorModel,
+        query: str,
+        top_k: int,
+        score_function: ScoreFunction,
+        show_progress: bool | str = False,
+        **options: Any,
+    ) -> list[tuple[float, InputLine]]:
+        """Compute the vector of each text, and find the `top_k` best, best first; the options are those of `encode`.
+
+        A prompt is that of the query. `score_function` is as in `semantic_search`.
+        """
+        vector = model.encode_query(query, **options)
+        options |= {"prompt": None, "prompt_name": None, "show_progress_bar": show_progress}
+        corpus = model.encode_document([line.text or "" for line in self._lines], **options)
+        hits = semantic_search(vector, corpus, top_k=top_k, score_function=score_function)[0]
+        return [(float(hit["score"]), self._lines[int(hit["corpus_id"])]) for hit in hits]
 
 
 def _lines(path: str) -> Iterator[bytes]:

@@ -75,6 +75,24 @@ class Summary(Counts):
     n_duplicate_ids: int = 0
     n_empty_ids: int = 0
 
+    def __str__(self) -> str:
+        """Return the counts in words: those of texts, tokens and cut texts, and all others that are not zero."""
+        compared = ", ".join(f"{getattr(self, name):,} {name.removeprefix('n_')}" for name in _COMPARED)
+        parts = {
+            counted(self.n_texts, "text"): True,
+            f"{self.n_resumed} of them by earlier runs": self.n_resumed,
+            counted(self.n_words, "word"): self.n_words,
+            counted(self.n_tokens, "token"): True,
+            f"{counted(self.n_cut, 'text')} cut": True,
+            f"{self.n_empty} empty": self.n_empty,
+            f"{counted(self.n_left_out, 'input line')} left out": self.n_left_out,
+            counted(self.n_duplicate_ids, "duplicate id"): self.n_duplicate_ids,
+            counted(self.n_empty_ids, "empty id"): self.n_empty_ids,
+        }
+        counts = ", ".join(part for part, is_said in parts.items() if is_said)
+        counts += f"; {compared}" if any(getattr(self, name) for name in _COMPARED) else ""
+        return f"{counts}, {self.seconds:.1f} seconds"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:

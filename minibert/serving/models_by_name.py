@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from minibert.checkpoint.gguf_files import OLLAMA
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.loading import check_load, class_of_files, full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
@@ -35,6 +37,26 @@ def load_served(name: str, **options: Any) -> Model:
     files = check_load("load_served", options)[0].locate(full_name(name))
     classes: dict[str, Any] = {model_class.__name__: model_class for model_class in _CLASSES}
     return classes.get(class_of_files(files), SentenceTransformer)(name, **options)
+
+
+def served_names(names: Sequence[str], served_model_name: str | None = None) -> list[str]:
+    """Return by which names clients ask for models: a folder has its last part, and one model may have another name.
+
+    Raises
+    ------
+    ValueError
+        Two models have one name, or there are several for another name.
+    """
+    paths = [os.path.expanduser(name) for name in names]
+    folders = {path: os.path.basename(os.path.abspath(path)) for path in paths if os.path.exists(path)}
+    served = [folders.get(path, path.removeprefix(OLLAMA)) for path in paths]
+    if served_model_name is not None:
+        if len(names) > 1:
+            raise ValueError(f"served_model_name={served_model_name!r} is for one model; leave it out.")
+        served = [served_model_name]
+    if len(set(served)) < len(served):
+        raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
+    return served
 
 
 class ModelsByName(dict[str, ServedModel[Any]]):
