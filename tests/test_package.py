@@ -228,9 +228,9 @@ BUDGET = {
     "vectors": 4_930,
     "lenses": 5_303,
     "apps": 7_871,
-    "tests": 34_018,
+    "tests": 34_019,
     "benchmarks": 4_253,
-    "words": 51_726,
+    "words": 51_965,
 }
 SLACK = {"words": 300}
 
