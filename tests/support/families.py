@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import functools
 import json
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -240,26 +242,36 @@ def by_forward(cases: Iterable[Any]) -> list[Any]:
 
 
 def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
-    """Save a random model of transformers, and return it."""
-    class_name = FAMILIES[family].class_name
+    """Save a random model of transformers, the same for the same arguments, and return it."""
     sizes = {FAMILIES[family].own_name(name): value for name, value in SIZES.items()}
-    config = getattr(transformers, f"{class_name}Config")(**{**sizes, **SAMPLES[family].config, **more})
+    model, made = _made(family, kind, repr({**sizes, **SAMPLES[family].config, **more}))
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    torch.manual_seed(1)  # what a test draws does not depend on which one made the model
+    return copy.deepcopy(model)
+
+
+_MADE = tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def _made(family: str, kind: str, fields: str) -> tuple[Any, Path]:
+    """Make a model once, because several tests have the same; return it, and the folder of its files."""
+    class_name = FAMILIES[family].class_name
+    config = getattr(transformers, f"{class_name}Config")(**ast.literal_eval(fields))
     torch.manual_seed(0)
     model = getattr(transformers, f"{class_name}{kind}")(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.3 * torch.randn_like(parameter))
-        for part in (
-            "lm_head",
-            "cls.predictions",
-            "predictions",
-        ):  # transformers ties the two names of this bias while it loads
-            if kind == "ForMaskedLM" and hasattr(model, part.partition(".")[0]):
+        # transformers ties the two names of this bias while it loads
+        for part in ("lm_head", "cls.predictions", "predictions") if kind == "ForMaskedLM" else ():
+            if hasattr(model, part.partition(".")[0]):
                 head = model.get_submodule(part)
                 if getattr(getattr(head, "decoder", None), "bias", None) is not None and hasattr(head, "bias"):
                     head.bias.copy_(head.decoder.bias)
+    folder = Path(tempfile.mkdtemp(dir=_MADE.name))
     model.save_pretrained(folder)
-    return model
+    return model, folder
 
 
 def in_float64(model: Any) -> Any:
