@@ -17,7 +17,7 @@ from minibert.parity.diagnosis.suggested import layer_mistake
 from minibert.parity.symbols import names_of_layer, symbol_of
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import small
-from tests.support.marks import sampled
+from tests.support.marks import by_default, sampled
 from tests.support.mistakes import Subject
 
 LAYERS = 4
@@ -36,7 +36,7 @@ def at(id: str, path: str, layers: tuple[int, ...] = tuple(range(LAYERS))) -> Mi
 AFTER_ATTENTION = at("N3.annotated", ".attention")
 
 
-@pytest.mark.parametrize("dump", ["all names", "hidden states"])
+@pytest.mark.parametrize("dump", by_default(["all names", "hidden states"], "all names"))
 @pytest.mark.parametrize(
     ("mistakes", "words"),
     [
@@ -84,7 +84,9 @@ def test_what_right_names_refute_is_not_an_alternative(subject: Subject, mistake
     assert finding.sites[0][0] in ("query", "key")
 
 
-@pytest.mark.parametrize("more", [(), ("G1.tanh",), pytest.param(("A3.both",), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "more", [("G1.tanh",), *(pytest.param(ids, marks=pytest.mark.slow) for ids in ((), ("A3.both",)))]
+)
 def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tuple[str, ...]) -> None:
     names = [f"hidden_states.{i}" for i in range(LAYERS + 1)]
     states = list(subject.port(*more, dump="hidden_states.*").values())

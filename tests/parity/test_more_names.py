@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("more")
 
 
-@pytest.mark.parametrize(("family", "id"), sampled(itertools.product(MODELS, MISTAKES), 100))
+@pytest.mark.parametrize(("family", "id"), sampled(itertools.product(MODELS, MISTAKES), 150))
 def test_more_names_lose_no_cause(home: Path, family: str, id: str) -> None:
     """The last state or the hidden states, then more and more of the other names, in an order by chance."""
     subject, mistake = subject_of(family, home), MISTAKES[id]
