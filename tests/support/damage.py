@@ -31,8 +31,8 @@ def sampled(most: int) -> Any:
 
 
 def both(most: int) -> Any:
-    """The parameter of a list: a sample of this length, and 20 times as many cases under `slow`."""
-    return pytest.mark.parametrize("most", [most, pytest.param(20 * most, marks=pytest.mark.slow)])
+    """The parameter of a list: a sample of this length, and 50 times as many cases under `slow`."""
+    return pytest.mark.parametrize("most", [most, pytest.param(50 * most, marks=pytest.mark.slow)])
 
 
 def damaged_json(data: bytes, chance: random.Random, value: Any) -> bytes:

@@ -125,7 +125,7 @@ def test_changed_tokenizer_json(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*replaces the normalizer")
-@both(300)
+@both(100)
 def test_random_damage_of_tokenizer_json(tmp_path: Path, most: int) -> None:
     whole = json.dumps(tokenizer_json([*SPECIALS, "a", "b", "##c"])).encode()
     model_folder(tmp_path, config={"vocab_size": 20, "max_position_embeddings": 16})

@@ -73,7 +73,11 @@ def compare_all(ours: BertTokenizer, theirs: Any, texts: Sequence[str]) -> int:
     return compared
 
 
-@pytest.mark.parametrize(("family", "vocabulary"), KINDS)
+FIRST = ["eurobert", *{SAMPLES[family].tokenizer: family for family in reversed(OTHERS)}.values()]
+"""A family for each class of tokenizers, and for each of the two without one."""
+
+
+@pytest.mark.parametrize(("family", "vocabulary"), by_default(KINDS, *(kind for kind in KINDS if kind[0] in FIRST)))
 def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabulary: bool) -> None:
     ours, theirs = load(family_folder(tmp_path / "model", family, trained(family), vocabulary=vocabulary))
     assert compare_all(ours, theirs, AWKWARD_TEXTS + MASKS) > 60
@@ -103,10 +107,6 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
     assert type(reference) is type(theirs)
     assert again.init_kwargs == ours.init_kwargs
     assert compare_all(again, reference, AWKWARD_TEXTS + MASKS) > 60
-
-
-FIRST = ["eurobert", *{SAMPLES[family].tokenizer: family for family in reversed(OTHERS)}.values()]
-"""A family for each class of tokenizers, and for each of the two without one."""
 
 
 @needs_data
@@ -178,7 +178,7 @@ OTHER_PARTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "mpnet"])
+@pytest.mark.parametrize("family", by_default(["bert", "distilbert", "electra", "mpnet"], "bert", "mpnet"))
 def test_parts_of_a_file_that_are_not_those_of_its_class(tmp_path: Path, family: str) -> None:
     """The classes replace them, and a generic class does not."""
     texts = [*AWKWARD_TEXTS, "Hello-World ÀÉ NAÏVE internationalization"]
@@ -207,7 +207,11 @@ GENERIC = ("own", "BertTokenizerFast", "PreTrainedTokenizerFast", "UnknownTokeni
 @pytest.mark.parametrize(
     ("family", "class_name"),
     [
-        *itertools.product(OTHERS, GENERIC),
+        *by_default(
+            itertools.product(OTHERS, GENERIC),
+            *itertools.product(FIRST, GENERIC),
+            *((family, "own") for family in OTHERS),
+        ),
         *(("modernbert", name) for name in ("RobertaTokenizer", "BertTokenizer", "GPTNeoXTokenizerFast")),
     ],
 )
@@ -241,7 +245,7 @@ FOLDERS = list(
 
 
 @pytest.mark.filterwarnings("ignore:.*replaces the normalizer")
-@pytest.mark.parametrize("family", OTHERS)
+@pytest.mark.parametrize("family", by_default(OTHERS, *FIRST))
 def test_folders_that_do_not_say_what_they_are(tmp_path: Path, family: str) -> None:
     """tokenizer.json decides, whose normalizer is not that of the class; but a class that is called decides itself."""
     texts = ["He Go to School, é ÀB 中文 x", "Abc  def's"]

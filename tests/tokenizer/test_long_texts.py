@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert import BertTokenizer
 from minibert.tokenizer import raw_encoder
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
+from tests.support.damage import both, sampled
 
 WHOLE = 10**9  # characters: no text is cut
 
@@ -78,11 +79,14 @@ def check(tokenizer: BertTokenizer, text: str, length: int) -> list[Encoding]:
     return found
 
 
+@both(40)
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_pieces_have_the_tokens_of_the_whole_text(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+def test_pieces_have_the_tokens_of_the_whole_text(
+    tmp_path_factory: pytest.TempPathFactory, name: str, most: int
+) -> None:
     tokenizer = tokenizer_of(tmp_path_factory.mktemp(name), **TOKENIZERS[name])
 
-    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @sampled(most)
     @given(text=TEXTS, length=st.sampled_from([1, 4, 20, 64]))
     def compare(text: str, length: int) -> None:
         check(tokenizer, text, length)
@@ -91,16 +95,17 @@ def test_pieces_have_the_tokens_of_the_whole_text(tmp_path_factory: pytest.TempP
     assert isinstance(check(tokenizer, "a cat " * 40, 20)[0]._raw, JoinedEncoding)
 
 
+@both(15)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_part_of_a_text_or_a_pair_has_the_tokens_of_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, name: str, side: str
+    tmp_path_factory: pytest.TempPathFactory, name: str, side: str, most: int
 ) -> None:
     """With `exact=False` a part is read first, then eight times as many characters; here one for each token."""
     tokenizer = tokenizer_of(tmp_path_factory.mktemp(name), **TOKENIZERS[name])
     options: dict[str, Any] = {"truncation_side": side}
 
-    @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @sampled(most)
     @given(text=TEXTS, other=TEXTS | st.just("a cat"), length=st.integers(3, 40), read=st.sampled_from([1, 8]))
     def compare(text: str, other: str, length: int, read: int) -> None:
         for pairs in (None, [text, other, text]):

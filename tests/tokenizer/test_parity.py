@@ -84,7 +84,7 @@ def load(folder: Path) -> tuple[BertTokenizer, Any]:
     return ours, theirs
 
 
-@both(250)
+@both(80)
 @pytest.mark.parametrize("name", ["uncased", "uncased tokenizer.json"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_made_texts(folders: Callable[[str], Path], name: str, most: int) -> None:
