@@ -33,9 +33,9 @@ Maker = Callable[[Path, int, Path], Compute]
 """Makes a `Compute` from a model's folder, a number of threads, and a folder for its own files."""
 
 
-def make_base(folder: Path, num_layers: int = 12) -> Path:
+def make_base(folder: Path, num_layers: int = 12, num_words: int = 30522) -> Path:
     """Save a model of bert-base's sizes, with random weights."""
-    fields = sizes(V=30522, H=768, L=num_layers, A=12, F=3072, P=512)
+    fields = sizes(V=num_words, H=768, L=num_layers, A=12, F=3072, P=512)
     return random_checkpoint(folder, initializer_range=0.02, **fields)
 
 

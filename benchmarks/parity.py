@@ -200,9 +200,9 @@ def minilm_subject(texts: Sequence[str]) -> Subject:
 _INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
-def base_subject(folder: Path, num_layers: int = 12) -> Subject:
-    """Make a random BERT of the size of bert-base (transformers' defaults), or with fewer layers."""
-    return _random_subject(f"random {num_layers} x 768", make_base(folder, num_layers), _BASE_LENGTHS)
+def base_subject(folder: Path, num_layers: int = 12, num_words: int = 30522) -> Subject:
+    """Make a random BERT of the size of bert-base (transformers' defaults), or with fewer layers or words."""
+    return _random_subject(f"random {num_layers} x 768", make_base(folder, num_layers, num_words), _BASE_LENGTHS)
 
 
 _BASE_LENGTHS = ((512, 511), (257, 256, 251), (128, 101, 22, 1))

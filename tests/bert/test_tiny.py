@@ -105,12 +105,12 @@ def test_tokens_of_a_cased_vocabulary_are_those_of_transformers(name: str, tmp_p
 
 def forward_texts() -> list[str]:
     texts = [text for text in TEXTS if len(text) < 600]
-    return texts[-10:] + ([*udhr_lines()[::400]] if os.environ.get(VARIABLE) else texts[:10])
+    return texts[-6:] + ([*udhr_lines()[::800]] if os.environ.get(VARIABLE) else texts[:6])
 
 
 def test_numbers_are_within_1e_5_of_the_libraries(minilm: Bert, minilm_folder: Path, their_tokenizer: Any) -> None:
     texts = forward_texts()
-    assert len(texts) >= 20
+    assert len(texts) >= 12
     ours = BertModel.from_pretrained(minilm_folder)
     exact = transformers.BertModel.from_pretrained(minilm_folder).double().eval()
     encoder = sentence_transformers.SentenceTransformer(str(minilm_folder), device="cpu")

@@ -93,7 +93,7 @@ def is_another_valid_file(header: bytes, changed: bytes) -> bool:
         return False
 
 
-@both(250)
+@both(100)
 def test_a_damaged_file_is_refused_or_loads_the_same_numbers(
     folder: Path, tmp_path: Path, arrays: Arrays, most: int
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_file_that_is_cut_between_any_two_reads_is_refused(
     assert_refused(path, str(path / "model.safetensors"))
 
 
-@both(600)
+@both(200)
 def test_accepted_headers_are_read_as_by_the_safetensors_library(tmp_path: Path, arrays: Arrays, most: int) -> None:
     """minibert parses the header itself; the result must equal the library's."""
     path, contents, accepted = tmp_path / "model.safetensors", originals(arrays), []

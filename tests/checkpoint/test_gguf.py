@@ -331,11 +331,12 @@ def test_hostile_files_are_refused_at_once(tmp_path: Path, case: str) -> None:
     assert time.perf_counter() - begun < 5
 
 
-def test_1000_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_damaged_files_are_refused_or_read(tmp_path: Path, count: int) -> None:
     path, chance, outcomes = tmp_path / "x.gguf", random.Random(0), Counter[str]()
     whole = gguf_of_small(tmp_path, VOCABULARY[:60])
     header = len(whole) - path_size(whole)
-    for _ in range(1000):
+    for _ in range(count):
         path.write_bytes(damaged_bytes(whole[:header], chance) + whole[header:])
         try:
             with warnings.catch_warnings():
@@ -345,7 +346,7 @@ def test_1000_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
         except ValueError as error:
             outcomes["refused" if str(path) in str(error) else f"useless message: {error}"] += 1
     assert {*outcomes} == {"read", "refused"}
-    assert outcomes["refused"] > 600
+    assert outcomes["refused"] > 0.6 * count
 
 
 def path_size(whole: bytes) -> int:

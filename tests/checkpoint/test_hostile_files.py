@@ -62,7 +62,7 @@ def report(name: str, counts: Counter[str]) -> None:
     assert counts["refused"]
 
 
-@both(60)
+@both(30)
 def test_damaged_settings_of_a_model(most: int, intact: Path, tmp_path: Path) -> None:
     """The damage of tokenizer.json and of weights is in tests/tokenizer and test_damage.py."""
     folder = shutil.copytree(intact, tmp_path / "model")
@@ -110,7 +110,7 @@ encoded = st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatep
 lines = st.lists(st.sampled_from(LINES) | encoded, max_size=8)
 
 
-@both(40)
+@both(20)
 def test_unusual_corpora(most: int, intact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every row is the vector of its text alone; a run that fails leaves no output."""
     model, counts = SentenceTransformer(str(intact), backend="kernels"), Counter[str]()

@@ -81,7 +81,7 @@ def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
 @pytest.mark.parametrize(
     ("job", "step"),
     [
-        *(("npy", 15), ("folder", 25), ("update npy", 13), ("update folder", 11)),
+        *(("npy", 31), ("folder", 41), ("update npy", 31), ("update folder", 27)),
         *(pytest.param(job, 1, marks=pytest.mark.slow) for job in (*JOBS, *UPDATES)),
     ],
 )
@@ -90,14 +90,14 @@ def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     moments = int(done.stdout.split()[-1])
-    assert moments > 20 // step
+    assert moments > 60 // step
     REPORT.append(f"kill -9 at renames, fsyncs and deletions, {job}: {moments} moments, all equal")
 
 
 @pytest.mark.parametrize(
     ("job", "kills"),
     [
-        *(("npy", 1), ("update npy", 3)),
+        *(("npy", 1), ("update npy", 1)),
         *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS),
         *(pytest.param(job, 50, marks=pytest.mark.slow) for job in UPDATES),
     ],

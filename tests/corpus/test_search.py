@@ -8,6 +8,7 @@ import shlex
 import shutil
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from minibert.vectors.similarity import cos_sim
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run, standard_input
 from tests.support.corpus_runs import stopped_after, texts_of
+from tests.support.marks import by_default
 
 # Different ones, because the scores of equal vectors may differ in their last bit.
 TEXTS = [*dict.fromkeys(texts_of(60, seed=3)), " ", "the cat sat on"]
@@ -60,9 +62,14 @@ OUTPUTS = ("out.npy", "out.jsonl", "out.parquet", "out/")
 EMBED = "embed -m MODEL -i a.jsonl --text-column body --on-empty null --shard-size 9"
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("ids", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("output", "ids", "dtype"),
+    by_default(
+        product(OUTPUTS, (True, False), ("float32", "float16")),
+        *((output, True, "float32") for output in OUTPUTS),
+        *(("out.npy", False, "float16"), ("out.jsonl", False, "float16"), ("out/", True, "float16")),
+    ),
+)
 def test_the_best_vectors_are_found_with_ids_and_texts(
     cli: Any, model: SentenceTransformer, output: str, ids: bool, dtype: str
 ) -> None:

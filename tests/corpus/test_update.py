@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +25,7 @@ from minibert.corpus.sources import Source
 from minibert.encode.run import TextPlan
 from tests.support.command_line import run
 from tests.support.corpus_runs import contents, manifest_of, stopped_after, texts_of
+from tests.support.marks import sampled
 from tests.support.multi_vectors import bert_folder, native
 from tests.support.sentence_heads import model_folder
 
@@ -100,8 +102,7 @@ def computed() -> tuple[Any, list[int]]:
     return mock.patch.object(TextPlan, "run", counting), counts
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("empty", ["null", "keep"])
+@pytest.mark.parametrize(("kind", "empty"), sampled(product(KINDS, ("null", "keep")), 4, product(KINDS, ("null",))))
 def test_the_files_are_those_of_a_run_from_nothing(update: Any, tmp_path: Path, kind: str, empty: str) -> None:
     new = edited(OLD)
     how = {"on_empty": empty, "update": True}

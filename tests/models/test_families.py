@@ -6,6 +6,7 @@ on it, and those of test_family_configs.py, tests/tokenizer/test_families.py and
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,7 @@ from minibert.trace.page.document import page
 from minibert.trace.trace import Trace
 from tests.support.families import (
     KINDS,
+    OTHER_NAMES,
     PAIRS,
     ROTARY,
     SAMPLES,
@@ -49,6 +51,7 @@ from tests.support.families import (
     train,
 )
 from tests.support.json_files import change_json
+from tests.support.marks import by_default, sampled
 from tests.trace.test_explain import check
 from tests.trace.test_page import decoded
 
@@ -57,6 +60,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 NLI = ("contradiction", "neutral", "entailment")
 LABELS = {"id2label": dict(enumerate(NLI)), "label2id": {name: i for i, name in enumerate(NLI)}}
 UNTIED = {"tie_word_embeddings": False}
+FORWARDS = [family for family in FAMILIES if family not in OTHER_NAMES]
 
 
 def test_every_family_has_a_sample_and_a_row_in_the_table_of_families() -> None:
@@ -97,12 +101,14 @@ def test_alberts_two_heads_of_pre_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "more"),
-    [*((*pair, {}) for pair in PAIRS), *((family, "ForMaskedLM", UNTIED) for family in FAMILIES)],
+    ("family", "kind", "tied"),
+    sampled(
+        [*((*pair, True) for pair in PAIRS), *((family, "ForMaskedLM", False) for family in FAMILIES)],
+        *(6, [*product(FORWARDS, KINDS, (True, False)), *product(FAMILIES, ("Model", "ForPreTraining"), (True,))]),
+    ),
 )
-def test_models_heads_and_saved_files_equal_transformers(
-    tmp_path: Path, family: str, kind: str, more: dict[str, Any]
-) -> None:
+def test_models_heads_and_saved_files_equal_transformers(tmp_path: Path, family: str, kind: str, tied: bool) -> None:
+    more: dict[str, Any] = {} if tied else UNTIED
     more = more | {"dropout" if family == "distilbert" else "hidden_dropout_prob": 0.25, "initializer_range": 0.5}
     more |= {"bos_token_id": 7, "classifier_dropout": 0.5, "of_a_team": {"a": [1]}}
     more |= {} if kind == "ForQuestionAnswering" else LABELS | {"problem_type": "multi_label_classification"}
@@ -162,14 +168,21 @@ def test_models_heads_and_saved_files_equal_transformers(
 _FLOAT64 = {name: getattr(float64.OPS, name) for name in ("embed", "linear", "attention", "layer_norm", "dtype")}
 
 
-# Three heads of 32 and of 8; the maps of 96 features fill panels.
-@pytest.mark.parametrize(("kind", "width"), [("ForMaskedLM", 96), ("ForSequenceClassification", 24)])
-@pytest.mark.parametrize("family", by_forward(FAMILIES))
+WIDTHS = {"ForMaskedLM": 96, "ForSequenceClassification": 24}
+"""Three heads of 32 and of 8; the maps of 96 features fill panels."""
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    by_default(
+        product(FAMILIES, WIDTHS), *zip(FORWARDS, itertools.cycle(WIDTHS)), ("bert", "ForSequenceClassification")
+    ),
+)
 def test_tokens_that_are_not_read_do_not_change_a_bit(
-    tmp_path: Path, family: str, kind: str, width: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, family: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)  # with few tokens all are computed
-    make(tmp_path, family, kind, **{FAMILIES[family].own_name("hidden_size"): width})
+    make(tmp_path, family, kind, **{FAMILIES[family].own_name("hidden_size"): WIDTHS[kind]})
     ids, mask = inputs(1, rows=70)
     ids[:, 0], mask[5], mask[60:, 0] = 4, 0, 0
     positions = {"positions": [(3, 3), (0, 5), (0, 2), (3, 1), (9, 16), (66, 4)]} if kind == "ForMaskedLM" else {}
@@ -273,7 +286,7 @@ def test_tensors_that_the_model_does_not_have(tmp_path: Path, family: str) -> No
 # --- intermediate values ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("family", "kind"), by_forward(PAIRS))
+@pytest.mark.parametrize(("family", "kind"), sampled(PAIRS, 4, product(FORWARDS, ("Model", "ForMaskedLM"))))
 def test_heads_are_found_and_every_name_of_a_trace_is_read_and_saved(tmp_path: Path, family: str, kind: str) -> None:
     labels = {"num_labels": 1} if kind == "ForSequenceClassification" else {}
     bare = {"decoder_bias": False} if family == "modernbert" else {}
@@ -426,7 +439,10 @@ TASKS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize(
     ("family", "task"),
-    by_forward((family, task) for family in FAMILIES for task in TASKS if (family, TASKS[task][0]) in PAIRS),
+    sampled(
+        [(family, task) for family, task in product(FAMILIES, TASKS) if (family, TASKS[task][0]) in PAIRS],
+        *(3, product(FORWARDS, [*TASKS][:2])),
+    ),
 )
 def test_pipelines_equal_those_of_transformers_which_run_on_a_saved_model_too(
     tmp_path: Path, family: str, task: str, with_tokenizer: Callable[..., Path]

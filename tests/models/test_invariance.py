@@ -37,7 +37,7 @@ def states(model: BertModel, tokenizer: BertTokenizer, batch: list[str]) -> list
     return [hidden[:, b, :length] for b, length in enumerate(inputs["attention_mask"].sum(axis=1))]
 
 
-@pytest.mark.parametrize("count", [80, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
 def test_bitwise_invariance(models: dict[int, BertModel], tokenizer: BertTokenizer, count: int) -> None:
     all_texts = texts(count)
     alone = [states(models[1], tokenizer, [text])[0] for text in all_texts]

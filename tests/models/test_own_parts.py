@@ -22,6 +22,7 @@ from minibert.models import float64
 from minibert.models.loading import balance
 from tests.support.families import ROTARY, in_float64, make
 from tests.support.json_files import change_json, read_json, write_json
+from tests.support.marks import by_default
 
 ROPES: tuple[dict[str, Any], ...] = (
     {"rope_type": "default", "rope_theta": 777.0},
@@ -217,7 +218,7 @@ def test_a_file_with_a_map_by_both_names_is_refused(tmp_path: Path) -> None:
 # --- shapes and inputs ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("D", [8, 24, 80])
+@pytest.mark.parametrize("D", by_default([8, 24, 80], 8, 80))
 @pytest.mark.parametrize("family", ROTARY)
 def test_odd_shapes_equal_transformers(tmp_path: Path, family: str, D: int) -> None:
     """One layer of two heads, one token, padding on both sides, holes, position_ids and vectors."""
@@ -393,7 +394,7 @@ def test_a_class_of_another_architecture_can_be_imported_and_not_used(name: str)
 # --- ESM --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [1, 2, 33, 300, 2048])
+@pytest.mark.parametrize("length", by_default([1, 2, 33, 300, 2048], 1, 2, 33, 300))
 def test_masked_tokens_of_esm(tmp_path: Path, length: int) -> None:
     theirs = make(tmp_path, "esm", max_position_embeddings=2050, mask_token_id=32)
     model, generator = load(tmp_path), np.random.default_rng(length)

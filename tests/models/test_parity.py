@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -125,16 +124,6 @@ def test_word_embeddings_as_inputs_embeds_give_the_same_bits(model: BertModel) -
     by_vectors = model(None, HOLES, TOKEN_TYPES, inputs_embeds=model.get_input_embeddings()(IDS))
     for a, b in zip(by_ids.hidden_states, by_vectors.hidden_states, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_a_model_shared_by_eight_threads_gives_the_same_bits(model: BertModel) -> None:
-    random = np.random.default_rng(5)
-    batches = [random.integers(V, size=(random.integers(1, 30), random.integers(1, 40))) for _ in range(32)]
-    expected = [model(ids).hidden_states for ids in batches]
-    with ThreadPoolExecutor(8) as threads:
-        for ours, alone in zip(threads.map(lambda ids: model(ids).hidden_states, batches), expected, strict=True):
-            for a, b in zip(ours, alone, strict=True):
-                np.testing.assert_array_equal(a, b)
 
 
 def test_results_belong_to_the_caller(model: BertModel) -> None:

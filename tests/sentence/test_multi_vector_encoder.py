@@ -98,7 +98,7 @@ def compare(found: Any, expected: Any, most: float = 2e-6) -> float:
 @pytest.mark.parametrize("name", FORMATS)
 def test_vectors_and_scores_of_sentence_transformers(folders: dict[str, Path], name: str) -> None:
     ours, other = MultiVectorEncoder(folders[name]), theirs("MultiVectorEncoder", folders[name])
-    given = some_texts(150 if name == "native" else 60)
+    given = some_texts(60 if name == "native" else 20)
     found, expected = {}, {}
     for method in METHODS:
         found[method] = getattr(ours, method)(given, truncation="silent")

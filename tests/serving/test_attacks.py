@@ -77,7 +77,7 @@ def bodies(draw: st.DrawFn, path: str) -> bytes:
     return written
 
 
-@pytest.mark.parametrize("number", [100, pytest.param(60_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [60, pytest.param(60_000, marks=pytest.mark.slow)])
 def test_random_bodies(client: TestClient, number: int) -> None:
     seen = set[int]()
 
