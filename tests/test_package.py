@@ -227,8 +227,8 @@ BUDGET = {
     "core": 14_413,
     "vectors": 4_930,
     "lenses": 5_303,
-    "apps": 7_871,
-    "tests": 34_099,
+    "apps": 7_875,
+    "tests": 34_110,
     "benchmarks": 4_253,
     "words": 51_965,
 }

@@ -201,17 +201,22 @@ class VectorFile:
         Raises
         ------
         OSError, ValueError
-            A file cannot be read, or has changed since. The run has left out texts that only the model finds too long.
+            A file cannot be read, or has changed since.
         """
         sources = [Source(**source) for source in self.manifest.get("inputs", ())]
         if any(source.path == "-" for source in sources):
             raise OSError("they came from the standard input.")
         settings = self.manifest.get("settings", {})
         how = {name: settings[name] for name in ("on_error", "on_empty") if name in settings}
-        if how.get("on_error") == "skip" and settings.get("truncation") == "error":
-            raise ValueError("the run has left out texts that are too long.")
         options = RunOptions(**how)
         lines = numbered_lines(sources, self.manifest["checksums"]) if ids and sources else iter(())
+        if how.get("on_error") == "skip" and settings.get("truncation") == "error":
+            # Only the model knows which lines are too long and have no row, so the ids say which line a row has.
+            rows, found = {str(id): row for row, id in ids.items()}, dict[int, str | None]()
+            for line in lines:
+                if (row := rows.get(str(line.id))) is not None:
+                    found[row] = None if row in found else line.text
+            return found
         kept = enumerate(line for line in lines if options.action(line) != "skip")
         return {row: line.text for row, line in kept if row in ids and str(line.id) == str(ids[row])}
 

@@ -135,6 +135,20 @@ def test_another_model_is_refused(cli: Any, home: Path) -> None:
         assert (code, out, "states.npy does not hold" in err) == (1, "", True), err
 
 
+@pytest.mark.parametrize("ids", ["", "--id-column name"])
+def test_texts_of_a_run_that_left_out_long_ones(cli: Any, home: Path, ids: str) -> None:
+    """An id that two lines have does not say which text it is."""
+    texts, names = ["cat " * 600, "the cat sat", "a dog", "the mat"], ["a", "b", "c", "c"]
+    rows = [{"name": name, "body": text} for name, text in zip(names, texts, strict=True)]
+    (home / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    how = f"--text-column body {ids} --on-error skip --truncation error"
+    assert cli(f"embed -m MODEL -i a.jsonl {how} -o out.npy")[0] == 0
+    code, out, err = cli("search cat out.npy --json")
+    assert (code, err) == (0, "")
+    expected = {("b", "the cat sat"), ("c", None)} if ids else set(enumerate(texts)) - {(0, texts[0])}
+    assert {(hit["id"], hit.get("text")) for hit in hits_of(out)} == expected
+
+
 def test_a_run_is_used_from_another_folder(cli: Any, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its manifest has the paths of the model and of the texts from any folder."""
     shutil.copytree(folder, home / "model")
