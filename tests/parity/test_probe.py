@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from minibert import load, parity
-from minibert.encode.modules import Pipeline, VectorModule, normalize_embeddings
+from minibert.encode.modules import Pipeline, VectorModule
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.diagnosis.unseen import unseen
 from minibert.parity.truth import VECTOR, Padded, Subject
+from minibert.vectors.similarity import normalize_embeddings
 from tests.support.families import make
 from tests.support.marks import sampled
 
