@@ -42,7 +42,7 @@ TOLERANCE = 2e-6
 TEXTS = [*AWKWARD_TEXTS, "word " * 255, "long text that is cut " * 200]
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [80, pytest.param(3, marks=pytest.mark.slow)])
 def test_equals_sentence_transformers(minilm_sentences: SentenceTransformer, every: int) -> None:
     """Compare vectors, scores, bits and integers, also those of lines in 45 languages."""
     numbered = [f"text {number}" for number in range(100)]  # the ranges of int8 need at least 100 texts
