@@ -296,8 +296,9 @@ class Ops(NamedTuple):
     results. `all_tokens` asks for all tokens in the last layer too: a wrapper may read values that the model does not.
     `release` ends the threads and frees the memory that the ops keep between two calls; they may be called afterwards,
     and while it runs. `rest` lets helper threads, which wait a while for the next op, leave their cores to others at
-    once. `hidden_states` computes the hidden states of a short text with less Python (see kernels/recordings.py); it
-    takes the ops of the caller, and returns None if one of them is another.
+    once. `recorder` takes the ops of the caller, and returns a function that computes the hidden states of a short text
+    with less Python: ``states(forward, words, key, wanted, owner)``, see kernels/recordings.py. It returns None if one
+    of the ops is another.
     `max_similarity`, which only compiled ops have, is not a part of a forward: it computes what
     `minibert.vectors.multi_vectors.max_similarity` says.
     """
@@ -314,7 +315,7 @@ class Ops(NamedTuple):
     all_tokens: bool = False
     release: Callable[[], None] = _nothing
     rest: Callable[[], None] = _nothing
-    hidden_states: Callable[..., dict[int, FloatArray] | None] | None = None
+    recorder: Callable[[Any], Callable[..., dict[int, FloatArray]] | None] | None = None
     max_similarity: Callable[[FloatArray, IntArray, PreparedLinear, IntArray], FloatArray] | None = None
 
 

@@ -161,8 +161,8 @@ class PackedBatch:
     @property
     def layout(self) -> tuple[Any, ...]:
         """All that a forward reads of the batch but its words, in a form that can be compared."""
-        arrays = self.cu_seqlens, self.positions, self.token_types, self.mask
-        return self.mask.shape[1], *[array.tobytes() for array in arrays]
+        arrays = self.cu_seqlens, self.positions, self.token_types, self.columns
+        return tuple(array.tobytes() for array in arrays)
 
     @property
     def first_tokens(self) -> IntArray:
@@ -229,6 +229,7 @@ class PackedBatch:
             positions=_concatenate([positions_of(config, ids) for ids in token_ids]) if counts else columns,
             cu_seqlens=cu_seqlens,
             mask=mask,
+            columns=columns,
         )
         batch._check_tokens()  # another thread may have changed the lists meanwhile
         return batch
@@ -358,8 +359,9 @@ def _unpadded(lengths: Sequence[int]) -> tuple[IntArray, npt.NDArray[np.bool_], 
 
 @functools.lru_cache(maxsize=64)
 def _of_one(length: int) -> tuple[IntArray, npt.NDArray[np.bool_], IntArray]:
-    """Return `_unpadded` of one sequence; a query has one."""
-    return _unpadded((length,))
+    """Return `_unpadded` of one sequence, such as a query; nobody can make these arrays writeable."""
+    arrays: Any = tuple(np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape) for x in _unpadded((length,)))
+    return arrays
 
 
 def cumulate(lengths: IntArray) -> IntArray:

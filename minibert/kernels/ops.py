@@ -218,7 +218,7 @@ def make_ops(
         num_threads=num_threads,
         release=functools.partial(release, resources),
         rest=functools.partial(rest, resources),
-        hidden_states=functools.partial(hidden_states, resources, own),
+        recorder=functools.partial(recorder, resources, own),
     )
 
 
@@ -227,18 +227,19 @@ def _with_resources(resources: Resources) -> dict[str, Any]:
     return {op.__name__: functools.partial(op, resources) for op in (embed, linear, attention, layer_norm)}
 
 
-def hidden_states(
-    resources: Resources, own: dict[str, Any], ops: Ops, forward: Callable[[Ops, FloatArray], Any], *how: Any
-) -> dict[int, FloatArray] | None:
-    """Compute the same as `Ops.hidden_states`: with a recording."""
+def recorder(resources: Resources, own: dict[str, Any], ops: Ops) -> Callable[..., dict[int, FloatArray]] | None:
+    """Return `Recordings.states` for a forward that takes ops and vectors of words; None if `ops` has another op."""
     if any(getattr(ops, name) is not op for name, op in own.items()):
         return None
 
-    def recorded(recording: Recording) -> Any:
-        of_recording = resources._replace(run=recording.run, buffers=recording)
-        return forward(ops._replace(**_with_resources(of_recording)), recording.words)
+    def states(forward: Callable[[Ops, FloatArray], Any], *how: Any) -> dict[int, FloatArray]:
+        def recorded(recording: Recording) -> Any:
+            of_recording = resources._replace(run=recording.run, buffers=recording)
+            return forward(ops._replace(**_with_resources(of_recording)), recording.words)
 
-    return resources.recordings.states(resources.team, recorded, *how)
+        return resources.recordings.states(resources.team, recorded, *how)
+
+    return states
 
 
 def release(resources: Resources) -> None:

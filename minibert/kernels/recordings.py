@@ -7,16 +7,17 @@ What        A forward of 8 tokens has a task for each op. Python takes about as 
             are copied into the recording, and the threads compute its tasks again
 Memory      The tasks are computed in their order, so the results of a layer that the next layers do not read are
             overwritten by the next layer. `MOST_TOKENS` limits the tokens of the recordings that are kept: MiniLM takes
-            20 KB for a token, bert-base 40 KB
+            22 KB for a token, bert-base 44 KB. Scratch memory is the team's
 Contract    A caller takes a recording out before it computes with it, and puts it back. So two threads never share one;
-            one that is interrupted loses it. There is no lock. The key says all that the tasks depend on. What a
-            forward reads of a batch beside its words is in `PackedBatch.layout`
+            one that is interrupted loses it. There is no lock: each step on the dict is one that Python does not
+            interrupt. The key says all that the tasks depend on. What a forward reads of a batch beside its words is in
+            `PackedBatch.layout`
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ from minibert.kernels.buffers import Buffers, aligned_empty
 from minibert.kernels.threads import Task, Team
 
 MOST_TOKENS = 256  # of the recordings of a model
-LONGEST = 32  # tokens of a recording that is kept. With more, Python's share of a forward is small
+LONGEST = 32  # tokens of a recording that is kept. With more, Python's share of a forward is small (models/base.py)
 
 
 class Recording:
@@ -52,23 +53,26 @@ class Recording:
         return result
 
     def record(self, states: Iterator[FloatArray], wanted: Collection[int]) -> None:
-        """Run a forward whose ops use this recording."""
+        """Run a forward whose ops use this recording.
+
+        When a layer has yielded its hidden state, its other results are free, and so is the hidden state before, which
+        only this layer has read.
+        """
         before: list[FloatArray] = []  # the hidden state that this layer reads, and later ones do not
         for i, state in enumerate(states):
             of_layer, self._of_layer = self._of_layer, []
-            holds_state = [np.may_share_memory(result, state) for result in of_layer]
-            for result in before + [result for result, holds in zip(of_layer, holds_state, strict=True) if not holds]:
+            own = [result for result in of_layer if np.may_share_memory(result, state)]
+            for result in before + [result for result in of_layer if not np.may_share_memory(result, state)]:
                 self._free[result.shape].append(result)
-            before = [result for result, holds in zip(of_layer, holds_state, strict=True) if holds]
+            before = own
             if i in wanted:
                 self.states[i], before = state, []
 
     def compute(self, team: Team) -> None:
         """Compute the tasks, in their order. They are written once for the helpers of a process."""
-        helpers = team.helpers()
-        if self._written[0] is not helpers:  # they are others after a fork or a release
-            self._written = helpers, *team.write(self._tasks, helpers, once=False)
-        team.start(helpers, self._written[1])
+        if self._written[0] is not team.helpers():  # they are others after a fork or a release
+            self._written = team.write(self._tasks, once=False)
+        team.start(*self._written)
 
 
 class Recordings:
@@ -76,7 +80,7 @@ class Recordings:
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._kept: OrderedDict[Any, tuple[Recording, weakref.ref[Any]]] = OrderedDict()
+        self._kept: dict[Any, tuple[Recording, weakref.ref[Any]]] = {}  # the one used last is the last one
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -96,9 +100,9 @@ class Recordings:
         `forward` has ops that use the recording, and reads the weights of `owner`. The key has the id of this object,
         which another one may get when it is gone.
         """
-        short, is_new = len(words) <= LONGEST, False
-        recording, of = self._kept.pop(key, (None, None))
-        if recording is None or of is None or of() is not owner:
+        short, is_new = 0 < len(words) <= LONGEST, False
+        recording, owner_ref = self._kept.pop(key, (None, None))
+        if recording is None or owner_ref is None or owner_ref() is not owner:
             recording, is_new = Recording(aligned_empty if short else self._buffers.empty, words), True
             recording.record(forward(recording), wanted)
         recording.words[...] = words
@@ -113,8 +117,7 @@ class Recordings:
 
     def _make_room(self, num_tokens: int) -> None:
         """Forget the recordings of weights that are gone, and those that were used longest ago, for a new one."""
-        entries = [*self._kept.items()]
-        for key, (recording, owner) in reversed(entries):
+        for key, (recording, owner_ref) in reversed(self._kept.copy().items()):
             num_tokens += len(recording.words)
-            if owner() is None or num_tokens > MOST_TOKENS:
+            if owner_ref() is None or num_tokens > MOST_TOKENS:
                 self._kept.pop(key, None)

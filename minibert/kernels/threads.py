@@ -217,35 +217,39 @@ class Team:
         MemoryError
             The scratch memory cannot be allocated.
         """
-        states, memory = self.write(tasks, helpers := self.helpers())
-        self.start(helpers, states)
-        if memory is not None:
-            self._scratch.append(memory)
+        self.start(*self.write(tasks))
 
-    def write(self, tasks: Sequence[Task], helpers: _ProcessHelpers, *, once: bool = True) -> tuple[Any, Any]:
-        """Return the states of tasks, one after the other, and their scratch memory; unless `once`, for many starts."""
-        memory, size = None, 0
-        if scratch := max(task.scratch for task in tasks):
-            size = -(-scratch * FLOAT // CACHE_LINE) * CACHE_LINE  # bytes
-            memory = self._take_scratch(self.num_threads * size)
-        handle = _HANDLE if once else address
+    def write(self, tasks: Sequence[Task], *, once: bool = True) -> tuple[_ProcessHelpers, Any, int]:
+        """Return the helpers of this process, the states of tasks, and the bytes of scratch memory of each thread.
+
+        `once`: they are started once, so the addresses of array objects are written, which takes less time.
+        """
+        helpers = self.helpers()
+        size = -(-max(task.scratch for task in tasks) * FLOAT // CACHE_LINE) * CACHE_LINE
         # New states for each call, because a signal handler or finalizer may compute another op in between.
         states = (_OwnState * len(tasks))()
         first, last = ctypes.addressof(states), len(tasks) - 1
+        handle = _HANDLE if once else address
         for i, (kind, arrays, numbers, num_chunks, _, _) in enumerate(tasks):
             num_arrays = kind.num_arrays if once else 0
-            header = (helpers.address, 0, 0, num_chunks, address(memory), size, num_arrays, kind.number)
+            header = (helpers.address, 0, 0, num_chunks, 0, size, num_arrays, kind.number)
             kind.write(states, i * _STATE_BYTES, *header, *map(handle, arrays), *numbers)
             if i < last:
                 states[i][NEXT] = first + (i + 1) * _STATE_BYTES
-        return states, memory
+        return helpers, states, size
 
-    def start(self, helpers: _ProcessHelpers, states: Any) -> None:
+    def start(self, helpers: _ProcessHelpers, states: Any, size: int) -> None:
         """Compute the tasks in these states."""
+        memory = self._take_scratch(self.num_threads * size) if size else None
+        if (scratch := address(memory)) != states[0][SCRATCH]:
+            for state in states:
+                state[SCRATCH] = scratch
         if len(states) > 1 or states[0][NUM_CHUNKS] > 1:
             helpers.wake()
         self._run_task(ctypes.addressof(states))
         helpers.used = time.monotonic()
+        if memory is not None:
+            self._scratch.append(memory)
 
     def helpers(self) -> _ProcessHelpers:
         """Return the helpers of this process; they start if there are none."""

@@ -377,7 +377,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         config, weights = self.config, self.weights
         of_token = 4 * config.num_hidden_layers * (config.intermediate_size + 8 * config.hidden_size)
         few = step.num_tokens <= TOGETHER_TOKENS and step.num_tokens * of_token <= TOGETHER_BYTES
-        if not few or ops.hidden_states is None:
+        states = ops.recorder(ops) if few and ops.recorder is not None else None
+        if states is None:
             return None
         factors = step.scale(config)
         table, ids = look_up(weights.words if step.inputs_embeds is None else step.inputs_embeds, step.token_ids)
@@ -386,13 +387,15 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             batch = dataclasses.replace(step, token_ids=np.arange(step.num_tokens), inputs_embeds=words)
 
             def embed(words: LookUp, *added: LookUp, scale: object = None) -> FloatArray:
-                return ops.embed(words, *added, scale=factors)  # those of the ids, which this batch does not have
+                return ops.embed(
+                    words, *added, scale=factors
+                )  # ESM's factors of the ids, which the batch does not have
 
             of_family = FORWARDS[config.family.forward]
             return itertools.islice(of_family(weights, batch, ops._replace(embed=embed)), stop + 1)
 
         key = (id(weights), stop, wanted, *step.layout, None if factors is None else factors.tobytes())
-        return ops.hidden_states(ops, forward, table[ids], key, wanted, weights)
+        return states(forward, table[ids], key, wanted, weights)
 
     def steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
         """Return the steps of a batch that go through the encoder one after the other; see `PackedBatch.steps`."""

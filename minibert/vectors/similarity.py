@@ -187,7 +187,6 @@ def check_similarity(name: str, value: object, known: Iterable[str] = SIMILARITY
 
 
 @as_given
-@_quietly
 def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     """Scale each row to length 1; a row of zeros remains zeros.
 
@@ -204,6 +203,7 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     return unit_vectors(as_vectors("embeddings", embeddings))
 
 
+@_quietly
 def unit_vectors(x: FloatArray) -> FloatArray:
     """Compute the same as `normalize_embeddings`, of an array of float32 or wider."""
     squares, exponents = _sum_squares(x.astype(np.result_type(x, np.float64), copy=False))

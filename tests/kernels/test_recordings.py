@@ -20,7 +20,7 @@ from tests.support.families import make
 
 def recordings_of(model: Any) -> recordings.Recordings:
     """Return those of a model's ops, whose first argument is the `Resources`."""
-    kept: recordings.Recordings = model.ops.hidden_states.args[0].recordings
+    kept: recordings.Recordings = model.ops.recorder.args[0].recordings
     return kept
 
 
@@ -84,6 +84,9 @@ def test_they_are_few_and_go_with_release_and_with_the_model(outcome_model: Path
         tokens = [len(recording.words) for recording, _ in kept._kept.values()]
         assert sum(tokens) <= recordings.MOST_TOKENS
         assert (length in tokens) is (length <= recordings.LONGEST)
+    for rows in range(1, 9):
+        model(np.zeros((rows, 3), np.int64), attention_mask=np.zeros((rows, 3), np.int64))
+        assert all(len(recording.words) for recording, _ in kept._kept.values())
     weights = weakref.ref(model.weights)
     model.ops.release()
     assert not kept._kept
