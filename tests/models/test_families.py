@@ -213,7 +213,9 @@ def test_a_forward_in_one_call_has_the_bits_of_one_call_for_each_op(
     calls: list[int] = []
     start = Team.start
     monkeypatch.setattr(
-        Team, "start", lambda team, helpers, states: (calls.append(len(states)), start(team, helpers, states))[1]
+        Team,
+        "start",
+        lambda team, helpers, states, size: (calls.append(len(states)), start(team, helpers, states, size)),
     )
     ids, mask = inputs(1)
     together = model(ids, mask).hidden_states
