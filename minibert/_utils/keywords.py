@@ -189,8 +189,8 @@ def check_keywords(
             import difflib  # with its imports, it takes 2 ms of a start
 
             close = difflib.get_close_matches(name, [*own, *known, *settings], 1)
-            hint = f" Did you mean {close[0]}=?" if close else ""
-            raise TypeError(f"{call}() has no keyword {name}=.{hint} Leave it out; help({call}) lists the keywords.")
+            hint = f"Did you mean {close[0]}=?" if close else "Leave it out."
+            raise TypeError(f"{call}() has no keyword {name}=. {hint} All keywords: help({call}).")
         keyword = known[name]
         if not keyword.accepts(value):
             raise ValueError(f"{call}({name}={brief(value)}); expected {keyword.expected}. {keyword.remedy}")
