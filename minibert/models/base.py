@@ -387,9 +387,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             batch = dataclasses.replace(step, token_ids=np.arange(step.num_tokens), inputs_embeds=words)
 
             def embed(words: LookUp, *added: LookUp, scale: object = None) -> FloatArray:
-                return ops.embed(
-                    words, *added, scale=factors
-                )  # ESM's factors of the ids, which the batch does not have
+                # ESM's factors depend on the ids, which this batch does not have.
+                return ops.embed(words, *added, scale=factors)
 
             of_family = FORWARDS[config.family.forward]
             return itertools.islice(of_family(weights, batch, ops._replace(embed=embed)), stop + 1)
