@@ -12,8 +12,8 @@ Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices 
             totals of one slice wait in the result for the next slice. With few rows, on some processors (ops.py), the
             slices are shorter, and their loop is inside that of the panels (`by_panel`): so the slice of a panel stays
             in the first cache for all micro-tiles, and the next slice is fetched meanwhile
-Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
-            number of rows
+Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5, if MR is 6 or 7). There is one
+            micro-kernel for each number of rows
 Epilogue    Bias and residual are added to the sums in their registers. An activation of floats is computed from the
             tile in the result, which is still in the first cache. Three kinds of tiles go through a small buffer: tiles
             of words with an activation, tiles of a last panel with fewer than NR columns, and the two tiles of a gated
