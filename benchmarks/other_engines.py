@@ -19,7 +19,7 @@ from benchmarks.contenders import HIDDEN_STATES, Compute
 from minibert import BertModel, SentenceTransformer
 from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
-from minibert.models.base import TOKENS_PER_STEP
+from minibert.models.steps import TOKENS_PER_STEP
 
 
 class OtherForward:

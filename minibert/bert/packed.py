@@ -2,7 +2,7 @@
 
 Kernels check nothing, so an id outside its table would make them read memory outside the table. Therefore `PackedBatch`
 keeps private copies of its arrays, which nobody can change after a check. `PackedBatch.check` compares them with the
-model before every forward (`ModelBase.run_steps`).
+model before every forward (`run_steps` of models/steps.py).
 """
 
 from __future__ import annotations

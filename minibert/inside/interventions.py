@@ -16,8 +16,8 @@ from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps, shares
-from minibert.models.base import TOKENS_PER_STEP
 from minibert.models.outputs import BertModelOutput
+from minibert.models.steps import TOKENS_PER_STEP
 from minibert.trace.trace import Trace
 from minibert.vectors.similarity import normalize_embeddings
 

@@ -1,4 +1,6 @@
-"""The model without its files: the call, and the forward of a packed batch in steps.
+"""The model without its files: the call, what a forward keeps, and what it computes from its last hidden state.
+
+The forward itself, in steps, is in steps.py.
 
 `ModelBase` does not know the classes that inherit it. `head_name` names a head in `HEADS` (bert/rows.py), and
 `result_kinds` says what the model computes from its last hidden state.
@@ -6,10 +8,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -18,11 +18,9 @@ import numpy.typing as npt
 from minibert._utils.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import holds_tensor, torch_is_loaded
-from minibert._utils.validation import FloatArray, IntArray, check_indices, check_int
+from minibert._utils.validation import FloatArray, check_indices, check_int
 from minibert.bert import encoder, heads
-from minibert.bert.config import BertConfig
-from minibert.bert.norm_first import FORWARDS
-from minibert.bert.ops import KeptProbs, LookUp, Ops, look_up
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.rows import HEADS
 from minibert.bert.weights import Weights
@@ -30,22 +28,8 @@ from minibert.models.inputs import named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors
 from minibert.models.results import Result, rows_of_tokens
+from minibert.models.steps import Stepwise
 from minibert.models.torch_like import Fixed, TorchLike
-
-# Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
-# between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
-# pool each step before the next one is computed do not need memory for the full result either.
-TOKENS_PER_STEP = 1024
-
-TOGETHER_TOKENS, TOGETHER_BYTES = 128, 1 << 24
-"""A step of so few tokens, whose ops have results of so few bytes, is computed by one call of the kernels.
-
-Python takes 10 to 20 microseconds to describe an op, more than the kernels with few tokens, because their weights have
-taken its memory out of the cache. On a Xeon with two threads, one call takes 0.63 of the time of a call for each op
-with 2 to 12 tokens (MiniLM), 0.7 with 22 and 0.81 with 64; bert-base 0.85 with 8 to 22. Up to 32 tokens, the ops are
-described for the first text of a length only: on a Zen 3 that is another 0.75 (4 to 22 tokens, MiniLM), and 0.9 with
-bert-base.
-"""
 
 SLICE_BYTES = 1 << 24
 """The most bytes of logits that are computed at once, before they are copied to their places."""
@@ -53,7 +37,7 @@ SLICE_BYTES = 1 << 24
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class ModelBase(Fixed, TorchLike, Generic[_Output]):
+class ModelBase(Stepwise, Fixed, TorchLike, Generic[_Output]):
     """Weights and ops that compute an output.
 
     Attributes
@@ -66,10 +50,6 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     head_name: ClassVar[str | None] = None  # a class in HEADS
     base_model_prefix: ClassVar[str] = "bert"
     make_output: ClassVar[Any]  # (each result, hidden states, attentions) -> the output
-
-    config: BertConfig
-    weights: Weights
-    ops: Ops
 
     def __init__(
         self,
@@ -98,11 +78,6 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         kept = self.head_name is None if output_hidden_states is None else output_hidden_states
         self._hidden_states = _select("output_hidden_states", kept, self.config.num_hidden_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, self.config.num_hidden_layers)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return "config" in vars(self) and "weights" not in vars(self)
 
     def close(self) -> None:
         """Give back weights, threads and buffers; a later call raises a RuntimeError.
@@ -309,96 +284,6 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
         needed = logits + self.output_bytes(batch, num_states, num_attentions)
         require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
-
-    def run_steps(
-        self,
-        batch: PackedBatch,
-        stop: int,
-        start: encoder.Start | None = None,
-        needed_tokens: IntArray | None = None,
-        probs: Mapping[int, list[FloatArray]] | None = None,
-        wanted: Iterable[int] | None = None,
-    ) -> Iterator[tuple[slice, PackedBatch, int, FloatArray]]:
-        """Run the model step by step, and yield the hidden states of each step, up to number `stop`.
-
-        Every forward of the model calls this method, so the ids are compared with the model's tables here.
-
-        Parameters
-        ----------
-        batch : PackedBatch
-        stop : int
-        start : as in `run_packed`
-        needed_tokens : int ndarray, optional
-            The tokens whose last hidden state is needed, increasing. The rows of the others may be zeros then.
-        probs : mapping, optional
-            A list for each layer whose attention probs are kept; an array (A, S, S) for each sequence is added to it.
-        wanted : ints, optional
-            The numbers of the hidden states that are needed; default: all. Others may be left out.
-
-        Yields
-        ------
-        (slice, PackedBatch, int, ndarray of shape (t, H))
-            The place of the step among the T tokens, the step, the number of the hidden state, and its values.
-        """
-        depth = self.config.num_hidden_layers
-        batch = batch.private()
-        batch.check(self.config)
-        first, state = start or (0, None)
-        if state is not None and state.shape != (batch.num_tokens, self.config.hidden_size):
-            expected = (batch.num_tokens, self.config.hidden_size)
-            raise ValueError(f"start[1] has shape {state.shape}; expected {expected}, (T, H).")
-        weights, ops = self.weights, self.ops
-        if probs:
-            ops = KeptProbs(ops, {f"{weights.layers[i].path}.attention.self": kept for i, kept in probs.items()}).ops
-        if first == depth or ops.all_tokens:
-            needed_tokens = None
-        forward = FORWARDS[self.config.family.forward]
-        wanted = frozenset(range(first, stop + 1) if wanted is None else wanted)
-        try:
-            for tokens, step in self.steps(batch):
-                if state is None and (known := self._short(step, ops, stop, wanted)) is not None:
-                    yield from ((tokens, step, i, x) for i, x in known.items())
-                    continue
-                part = None if state is None else (first, np.array(state[tokens], ops.dtype))
-                queries = None if needed_tokens is None else step.queries(needed_tokens - tokens.start)
-                for i, x in enumerate(forward(weights, step, ops, start=part, queries=queries), first):
-                    if queries is not None and i == depth:
-                        rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
-                        x[queries.tokens] = rows
-                    yield tokens, step, i, x
-                    if i == stop:
-                        break
-        finally:
-            if self.is_closed:  # meanwhile; the ops may have started new threads
-                ops.release()
-
-    def _short(self, step: PackedBatch, ops: Ops, stop: int, wanted: frozenset[int]) -> dict[int, FloatArray] | None:
-        """Return the hidden states of a step with few tokens, by number; None if it has many, or the ops cannot."""
-        config, weights = self.config, self.weights
-        of_token = 4 * config.num_hidden_layers * (config.intermediate_size + 8 * config.hidden_size)
-        few = step.num_tokens <= TOGETHER_TOKENS and step.num_tokens * of_token <= TOGETHER_BYTES
-        states = ops.recorder(ops) if few and ops.recorder is not None else None
-        if states is None:
-            return None
-        factors = step.scale(config)
-        table, ids = look_up(weights.words if step.inputs_embeds is None else step.inputs_embeds, step.token_ids)
-
-        def forward(ops: Ops, words: FloatArray) -> Iterator[FloatArray]:
-            batch = dataclasses.replace(step, token_ids=np.arange(step.num_tokens), inputs_embeds=words)
-
-            def embed(words: LookUp, *added: LookUp, scale: object = None) -> FloatArray:
-                # ESM's factors depend on the ids, which this batch does not have.
-                return ops.embed(words, *added, scale=factors)
-
-            of_family = FORWARDS[config.family.forward]
-            return itertools.islice(of_family(weights, batch, ops._replace(embed=embed)), stop + 1)
-
-        key = (id(weights), stop, wanted, *step.layout, None if factors is None else factors.tobytes())
-        return states(forward, table[ids], key, wanted, weights)
-
-    def steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
-        """Return the steps of a batch that go through the encoder one after the other; see `PackedBatch.steps`."""
-        return batch.steps(TOKENS_PER_STEP)
 
     def finish(self, output: _Output, inputs: Mapping[str, object], return_dict: bool | None = None) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""

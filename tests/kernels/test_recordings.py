@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import minibert.models.base
+import minibert.models.steps
 from minibert import AutoModel, BertModel
 from minibert.bert.packed import PackedBatch
 from minibert.kernels import recordings
@@ -47,7 +47,7 @@ def test_batches_that_differ_in_their_layout_do_not_share_a_recording(
         cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
         batches.append(PackedBatch(rng.integers(5, 30, T), types, places + 2, cu_seqlens, mask))
     found = [states(model, batch) for batch in [*batches, *batches]]
-    monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)
+    monkeypatch.setattr(minibert.models.steps, "TOGETHER_BYTES", 0)
     assert found == [states(model, batch) for batch in [*batches, *batches]]
 
 

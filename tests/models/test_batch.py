@@ -237,7 +237,7 @@ def test_a_row_that_is_all_masked_is_all_zeros_and_changes_no_other(model: BertM
 def test_pooler_output_of_steps_in_which_some_first_tokens_are_masked(
     tokens: int, model: BertModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.models.base.TOKENS_PER_STEP", tokens)
+    monkeypatch.setattr("minibert.models.steps.TOKENS_PER_STEP", tokens)
     ids = np.concatenate([IDS, IDS, IDS])
     mask = np.ones_like(ids)
     mask[[0, 3, 4], 0] = 0

@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_PRETRAINING_MAPPING
 
 import minibert
 import minibert.bert.families
-import minibert.models.base
+import minibert.models.steps
 from minibert import AutoModelForPreTraining, BertTokenizer, Edit, ModelFormatError, inside, load, parity
 from minibert.bert.families import FAMILIES
 from minibert.bert.low_precision import COMPUTE_TYPES
@@ -181,7 +181,7 @@ WIDTHS = {"ForMaskedLM": 96, "ForSequenceClassification": 24}
 def test_tokens_that_are_not_read_do_not_change_a_bit(
     tmp_path: Path, family: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)  # with few tokens all are computed
+    monkeypatch.setattr(minibert.models.steps, "TOGETHER_BYTES", 0)  # with few tokens all are computed
     make(tmp_path, family, kind, **{FAMILIES[family].own_name("hidden_size"): WIDTHS[kind]})
     ids, mask = inputs(1, rows=70)
     ids[:, 0], mask[5], mask[60:, 0] = 4, 0, 0
@@ -223,7 +223,7 @@ def test_a_forward_in_one_call_has_the_bits_of_one_call_for_each_op(
     others = np.where(ids > 3, ids - 1, ids)
     again = model(others, mask).hidden_states
     assert [x.tobytes() for x in model(ids, mask).hidden_states] == [x.tobytes() for x in together]
-    monkeypatch.setattr(minibert.models.base, "TOGETHER_BYTES", 0)
+    monkeypatch.setattr(minibert.models.steps, "TOGETHER_BYTES", 0)
     calls.clear()
     separate = model(ids, mask).hidden_states
     assert max(calls) == 1

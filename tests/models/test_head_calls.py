@@ -15,7 +15,7 @@ import torch
 import minibert
 from minibert.models import bert as bert_model
 from minibert.models import float64
-from minibert.models.base import TOKENS_PER_STEP
+from minibert.models.steps import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, POOLED, SIZES, WITH_WORDS, inputs_of, logits_of
 
 FolderOf = Callable[[str], Path]

@@ -159,7 +159,7 @@ def test_a_run_from_a_hidden_state_has_the_bits_of_the_whole_run(
     folder: Path, backend: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one step and in several, with a masked token and a masked [CLS]; ids are not used."""
-    monkeypatch.setattr("minibert.models.base.TOKENS_PER_STEP", tokens)
+    monkeypatch.setattr("minibert.models.steps.TOKENS_PER_STEP", tokens)
     model = BertModel.from_pretrained(folder, backend=backend)
     mask = np.ones_like(IDS)
     mask[0, 2] = mask[1, 0] = 0

@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 from minibert import BertModel
-from minibert.models.base import TOKENS_PER_STEP
+from minibert.models.steps import TOKENS_PER_STEP
 from tests.support.checkpoints import random_checkpoint
 from tests.support.model_calls import (
     CALLS,

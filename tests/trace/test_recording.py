@@ -15,7 +15,7 @@ import pytest
 import minibert
 from minibert import BertModel, exact
 from minibert.bert import reference
-from minibert.models.base import TOKENS_PER_STEP
+from minibert.models.steps import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, inputs_of
 from tests.support.random_checkpoints import random_checkpoint
 
