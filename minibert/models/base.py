@@ -9,7 +9,7 @@ The forward itself, in steps, is in steps.py.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from minibert.models.inputs import named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors
 from minibert.models.results import Result, rows_of_tokens
-from minibert.models.steps import Stepwise
+from minibert.models.steps import StepState, Stepwise
 from minibert.models.torch_like import Fixed, TorchLike
 
 SLICE_BYTES = 1 << 24
@@ -219,7 +219,7 @@ class ModelBase(Stepwise, Fixed, TorchLike, Generic[_Output]):
         4 t (F + 7 H), which minibert's kernels keep for the next step. t is 1,024, or the length of the longest
         sequence if that is larger, but at most T. A result of a step that takes 1 to 2 MB is in a memory page of 2 MB.
         """
-        depth, H = self.config.num_hidden_layers, self.config.hidden_size
+        depth = self.config.num_hidden_layers
         if positions is not None and "words" not in self.result_kinds:
             raise TypeError(f"{type(self).__name__} has no masked-LM head, so it does not take positions=.")
         stop = self.stop_of(num_layers)
@@ -229,42 +229,49 @@ class ModelBase(Stepwise, Fixed, TorchLike, Generic[_Output]):
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
         if output_attentions is not None:
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
+
         results = self.results(batch, positions, slice_bytes) if stop == depth else []
-        kept, logits = {*(hidden or ())}, 0
-        needed_tokens = None
-        if self.head_name is not None:
-            logits = sum(result.nbytes for result in results)
+        kept = {i for i in hidden or () if first <= i <= stop}
+        if self.head_name is None and stop == depth:
+            kept.add(depth)  # the last hidden state is an output by itself
+        probs = {i: list[FloatArray]() for i in sorted(attentions or ()) if first <= i < stop}
+        self._check_memory(batch, len(kept), len(probs), results)
+
+        wanted, needed_tokens = kept, None
+        if results:
+            wanted = kept | {depth}
             if depth not in kept:
                 needed_tokens = np.unique(np.concatenate([result.tokens for result in results]))
-        elif stop == depth:  # the last state is an output by itself
-            kept.add(depth)
-        kept = {i for i in kept if first <= i <= stop}
-        states: dict[int, FloatArray] = {}
-        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
-        self._check_memory(batch, len(kept), len(probs), logits)
-        wanted = kept | {depth} if results else kept
-        for tokens, step, i, x in self.run_steps(batch, stop, start, needed_tokens, probs, wanted):
-            if i in kept and step.num_tokens == batch.num_tokens:
-                states[i] = x
-            elif i in kept:
-                states.setdefault(i, np.empty((batch.num_tokens, H), dtype=x.dtype))[tokens] = x
-            if i == depth:
-                for result in results:
-                    result.add(x, step, tokens)
+        states = self._collect(batch, self.run_steps(batch, stop, start, needed_tokens, probs, wanted), kept, results)
 
-        nothing = np.zeros((0, H), self.ops.dtype)
         # Each one is released as soon as it is padded, so only one exists twice.
-        padded = {i: batch.pad(states.pop(i, nothing)) for i in sorted(kept)}
+        padded = {i: batch.pad(states.pop(i)) for i in sorted(kept)}
         pairs = {i: batch.pad_pairs(probs.pop(i), self.config.num_attention_heads) for i in list(probs)}
         values: list[FloatArray | None] = [result.array for result in results]
         if self.head_name is None:  # the last hidden state, then the pooler's output
-            values = [padded[depth] if stop == depth else None, *(values or [None])]
+            values = [padded.get(depth), *(values or [None])]
         output: _Output = self.make_output(
             *values,
             None if hidden is None else tuple(padded.get(i) if i in hidden else None for i in range(depth + 1)),
             None if attentions is None else tuple(pairs.get(i) for i in range(depth)),
         )
         return output
+
+    def _collect(
+        self, batch: PackedBatch, steps: Iterable[StepState], kept: Collection[int], results: list[Result]
+    ) -> dict[int, FloatArray]:
+        """Run the steps; return the hidden states to keep, (T, H), by number, and add the last one to the results."""
+        depth, shape = self.config.num_hidden_layers, (batch.num_tokens, self.config.hidden_size)
+        states = dict[int, FloatArray]()
+        for tokens, step, i, x in steps:
+            if i in kept and step.num_tokens == batch.num_tokens:
+                states[i] = x
+            elif i in kept:
+                states.setdefault(i, np.empty(shape, dtype=x.dtype))[tokens] = x
+            if i == depth:
+                for result in results:
+                    result.add(x, step, tokens)
+        return states if batch.num_tokens else {i: np.empty(shape, self.ops.dtype) for i in kept}
 
     def stop_of(self, num_layers: int | None) -> int:
         """Return after which layer a forward stops; a head needs all of them."""
@@ -275,15 +282,15 @@ class ModelBase(Stepwise, Fixed, TorchLike, Generic[_Output]):
             raise TypeError(f"{type(self).__name__} has a head, which needs all layers, so num_layers= is not for it.")
         return check_int("num_layers", num_layers, 0, depth)
 
-    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, logits: int) -> None:
+    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, results: list[Result]) -> None:
         """Refuse a result that does not fit into memory, because most systems kill a process that needs too much."""
         B, S = batch.mask.shape
-        result = f"{num_states} hidden states and {num_attentions} attentions of {B:,} x {S:,} tokens"
-        less = "output_hidden_states=False"
-        if logits:
-            result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
-        needed = logits + self.output_bytes(batch, num_states, num_attentions)
-        require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
+        what = f"{num_states} hidden states and {num_attentions} attentions of {B:,} x {S:,} tokens"
+        needed, less = self.output_bytes(batch, num_states, num_attentions), "output_hidden_states=False"
+        if self.head_name is not None:
+            needed += sum(result.nbytes for result in results)
+            what, less = f"The logits, {what}", f"{less}, or positions= for a masked LM"
+        require_memory(needed, what, f"Give fewer texts at once, or keep less: {less}.")
 
     def finish(self, output: _Output, inputs: Mapping[str, object], return_dict: bool | None = None) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,6 +37,10 @@ bert-base.
 """
 
 
+StepState: TypeAlias = tuple[slice, PackedBatch, int, FloatArray]
+"""The place of a step among the T tokens, the step, the number of a hidden state, and its values (t, H)."""
+
+
 class Stepwise:
     """Weights and ops that compute hidden states; `ModelBase` inherits it."""
 
@@ -56,7 +61,7 @@ class Stepwise:
         needed_tokens: IntArray | None = None,
         probs: Mapping[int, list[FloatArray]] | None = None,
         wanted: Iterable[int] | None = None,
-    ) -> Iterator[tuple[slice, PackedBatch, int, FloatArray]]:
+    ) -> Iterator[StepState]:
         """Run the model step by step, and yield the hidden states of each step, up to number `stop`.
 
         Every forward of the model calls this method, so the ids are compared with the model's tables here.
@@ -75,8 +80,8 @@ class Stepwise:
 
         Yields
         ------
-        (slice, PackedBatch, int, ndarray of shape (t, H))
-            The place of the step among the T tokens, the step, the number of the hidden state, and its values.
+        StepState
+            A hidden state of a step.
         """
         depth = self.config.num_hidden_layers
         batch = batch.private()
