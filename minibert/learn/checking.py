@@ -4,7 +4,7 @@ A result is right if its error is at most 4 times the root mean square error of 
 largest error (the limits of `minibert.parity`). Plain code adds products one after the other, so other orders of
 summation have a smaller error. A wrong formula cannot be within this: the tanh form of GELU, one of the most similar
 ones, has an error of 1e-4, a thousand times as much. Formulas that differ less on the numbers of the model (eps outside
-the root, the maximum not subtracted) are checked on other numbers, too (lesson.py).
+the root, the maximum not subtracted) are checked on other numbers, too (cases.py).
 """
 
 from __future__ import annotations
