@@ -118,7 +118,8 @@ class SentenceModel(Fingerprinted, TorchLike):
         else:
             self.tokenizer = BertTokenizer.from_files(model_files.bert)
             config = BertConfig.from_files(model_files.bert)
-            self._use_settings(model_files, loading.stored_settings(model_files, load), asked, config)
+            asked = [*loading.asked_settings(model_files.where, model_files.settings, load, ModelFormatError), *asked]
+            self._use_settings(model_files, asked, config)
             only_states = {"output_hidden_states": False} if self._model is BertModel else {}
             self.model = self._model.from_files(model_files.bert, options, config=config, **only_states)
         with loading.prefixed(f"{model_files.source}: config_sentence_transformers.json has", ModelFormatError):
@@ -127,10 +128,13 @@ class SentenceModel(Fingerprinted, TorchLike):
                     setattr(self, setting, model_files.stored.get(setting))
         return model_files
 
-    def _load_static(self, model_files: loading.SentenceFiles, options: LoadOptions, asked: loading.Tables) -> None:
+    def _load_static(
+        self, model_files: loading.SentenceFiles, options: LoadOptions, asked: list[loading.Asked]
+    ) -> None:
         """Load a static model; only a Dense or a LayerNorm after the mean needs ops."""
-        if given := [name for settings in asked.values() for name in settings]:
-            raise ValueError(f"{given[0]}= is a setting of BERT, and {model_files.source} is static. Leave it out.")
+        if asked:
+            (name, *_) = asked[0].settings
+            raise ValueError(f"{name}= is a setting of BERT, and {model_files.source} is static. Leave it out.")
         needs_ops = {"Dense", "LayerNorm"} & {entry.kind for entry in model_files.modules}
         ops = [choose_ops(options.backend, options.num_threads, "float32", options.idle_release)] if needs_ops else []
         self.model, self.tokenizer = load_static(model_files.bert, *ops)
@@ -142,9 +146,7 @@ class SentenceModel(Fingerprinted, TorchLike):
         """Return the files with the settings of older formats under their present names."""
         return model_files
 
-    def _use_settings(
-        self, model_files: loading.SentenceFiles, stored: loading.Tables, asked: loading.Tables, config: BertConfig
-    ) -> None:
+    def _use_settings(self, model_files: loading.SentenceFiles, asked: list[loading.Asked], config: BertConfig) -> None:
         """Set the tokenizer's limit; refuse other settings of the files and the caller that the model does not have."""
         limit = self._check_transformer(model_files)
         shifted = self.tokenizer.padding_side == "left" and not config.family.counts_tokens
@@ -155,16 +157,16 @@ class SentenceModel(Fingerprinted, TorchLike):
                 "a text then depends on the longest text of its batch. Here it is that of the text alone."
             )
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for giver, tables, error in ((model_files.where, stored, ModelFormatError), (self._call, asked, None)):
-            for name, settings in tables.items():
-                with loading.prefixed(f"{name} of {giver}:", error):
-                    if loading.TABLES[name] is loading.OF_BERT:
-                        check_settings(loading.OF_BERT[0], settings, config, change, self._fewer_layers)
-                        continue
-                    # The limit replaces that of the tokenizer's files, even if that is lower.
-                    if (limit := settings.pop("model_max_length", limit)) is not None:
-                        self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
-                    self.tokenizer.check_asked(loading.OF_TOKENIZER[0], settings)
+        for where, error, of_bert, settings in asked:
+            with loading.prefixed(where, error):
+                if of_bert:
+                    check_settings(loading.OF_BERT[0], settings, config, change, self._fewer_layers)
+                    continue
+                if (asked_limit := settings.pop("model_max_length", None)) is not None:
+                    limit = check_int("model_max_length", asked_limit, 1)
+                self.tokenizer.check_asked(loading.OF_TOKENIZER[0], settings)
+        if limit is not None:  # it replaces that of the tokenizer's files, even if that is lower
+            self.tokenizer.model_max_length = limit
 
     def _check_transformer(self, model_files: loading.SentenceFiles) -> int | None:
         """Refuse settings of a Transformer that minibert does not implement; return max_seq_length."""

@@ -13,9 +13,9 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from minibert._utils import keywords
 from minibert._utils.validation import brief, is_cpu
@@ -99,12 +99,22 @@ TABLES = {
 }
 """For each keyword whose value is a dict of keywords, also by its older names: what the dict may hold."""
 
-Tables: TypeAlias = dict[str, dict[str, Any]]
-"""Keywords that name settings of the model, by the keyword whose value holds them."""
+# Keywords that change no number, so that a file may give any value: where a model is, and the memory that it takes.
+_NOT_OF_NUMBERS = (*keywords.HUB_KEYWORDS, "subfolder", "token", "cache_dir", "revision", "local_files_only")
+_NOT_OF_NUMBERS += ("attn_implementation", "device_map", "use_safetensors")
 
 
-def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]:
-    """Check the keywords of a constructor; return the options of loading, and the `inner_settings`."""
+class Asked(NamedTuple):
+    """Settings that one of these dicts names; they are compared with the model when it is loaded."""
+
+    where: str  # the keyword and who gives it, for messages
+    error: type[Exception] | None  # to raise instead of a TypeError or ValueError
+    of_bert: bool  # else they are the tokenizer's
+    settings: dict[str, Any]
+
+
+def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, list[Asked]]:
+    """Check the keywords of a constructor; return the options of loading, and the `asked_settings`."""
     options, rest = LoadOptions.split(load)
     if unknown := rest.keys() - LoadKeywords.__annotations__.keys():
         raise TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}.")
@@ -114,7 +124,7 @@ def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]
     keywords.check_keywords(call, {"trust_remote_code": load.get("trust_remote_code")}, keywords.HUB_KEYWORDS)
     older = load.get("tokenizer_kwargs") or None
     one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
-    asked = inner_settings(call, load)
+    asked = asked_settings(call, load)
     changed = {
         "cache_dir": one_of("cache_folder", load.get("cache_folder"), "cache_dir", options.cache_dir),
         "token": one_of("token", options.token, "use_auth_token", load.get("use_auth_token")),
@@ -123,32 +133,27 @@ def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]
     return dataclasses.replace(options, **changed), asked
 
 
-def inner_settings(
-    giver: str, given: Mapping[str, Any], replaced: Mapping[str, Any] | None = None, ignored: Collection[str] = ()
-) -> Tables:
-    """Check the keywords for the model, the config and the tokenizer, which are dicts; return those that name settings.
+def asked_settings(
+    giver: str, given: Mapping[str, Any], caller: Mapping[str, Any] | None = None, error: type[Exception] | None = None
+) -> list[Asked]:
+    """Check the dicts of `TABLES` that a caller or a file gives; return those that name settings.
 
-    Parameters
-    ----------
-    giver : str
-        Who gives them, for messages.
-    given : mapping
-        It has the dicts under the names of `TABLES`.
-    replaced : mapping, optional
-        The same of another giver, whose keywords are used instead of these.
-    ignored : names
-        Keywords that may have any value.
+    Of a file, `caller` are the keywords of the caller: their names are left out, and those that change no number.
     """
-    asked = {}
+    asked = []
     for name, table in TABLES.items():
-        own = {} if given.get(name) is None else given[name]
-        if not isinstance(own, Mapping) or not all(isinstance(key, str) for key in own):
-            raise TypeError(f"{name}={brief(own)}; expected a dict of keywords, or None.")
-        alike = [(replaced or {}).get(other) or () for other in TABLES if TABLES[other] is table]
-        own = {key: value for key, value in own.items() if key not in chain(ignored, *alike)}
         method, known, settings = table
-        with prefixed(f"{name} of {giver}:"):
-            asked[name] = keywords.check_keywords(method, own, known, settings=settings)
+        where, own = f"{name} of {giver}:", {} if given.get(name) is None else given[name]
+        with prefixed(where, error):
+            if not isinstance(own, Mapping) or not all(isinstance(key, str) for key in own):
+                raise TypeError(f"it is {brief(own)}; expected a dict of keywords, or None.")
+            if caller is not None:
+                of_caller = (caller.get(other) or () for other in TABLES if TABLES[other] is table)
+                left_out = {*_NOT_OF_NUMBERS, *chain.from_iterable(of_caller)}
+                own = {key: value for key, value in own.items() if key not in left_out}
+            named = keywords.check_keywords(method, own, known, settings=settings)
+        if named:
+            asked.append(Asked(where, error, table is OF_BERT, named))
     return asked
 
 
@@ -159,10 +164,6 @@ _FILES = [f"sentence_{kind}_config.json" for kind in _KINDS]
 
 TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend", "cache_dir", *TABLES)
 """The settings that the encoders use, and those that change no vector."""
-
-# Keywords that change no number, so that a file may give any value: where a model is, and the memory that it takes.
-_NOT_OF_NUMBERS = (*keywords.HUB_KEYWORDS, "subfolder", "token", "cache_dir", "revision", "local_files_only")
-_NOT_OF_NUMBERS += ("attn_implementation", "device_map", "use_safetensors")
 
 # A class, and other model types of config_sentence_transformers.json that it loads too; ColBERT is that of PyLate.
 _READ_AS = {"MultiVectorEncoder": ("ColBERT", "SentenceTransformer")}
@@ -232,12 +233,6 @@ def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
     """Return the name and the content of the file of a Transformer's settings: the first one that is not empty."""
     contents = ((name, settings) for name in _FILES if (settings := files.settings(name)))
     return next(contents, (_FILES[0], {}))
-
-
-def stored_settings(files: SentenceFiles, load: Mapping[str, Any]) -> Tables:
-    """Return the `inner_settings` of a Transformer's file, without the keywords that the caller gives in `load`."""
-    with prefixed(f"{files.where}:", ModelFormatError):
-        return inner_settings("Transformer", files.settings, load, _NOT_OF_NUMBERS)
 
 
 # --- other arguments --------------------------------------------------------------------------------------------------
