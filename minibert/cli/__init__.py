@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import doctor, info, learn, parity, serve, states, tasks, vectors
+from minibert.cli import doctor, info, inside, learn, parity, serve, states, tasks, vectors
 from minibert.cli.options import Parser
 from minibert.cli.output import report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
@@ -37,7 +37,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"minibert {minibert.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (states, vectors, tasks, info, doctor, serve, parity, learn):
+    for family in (states, inside, vectors, tasks, info, doctor, serve, parity, learn):
         family.add_verbs(verbs)
     return parser
 
