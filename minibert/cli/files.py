@@ -11,7 +11,7 @@ from typing import Any
 from minibert._utils.validation import counted
 from minibert.checkpoint.files import absolute
 from minibert.cli.options import chosen
-from minibert.cli.output import report_problem, report_written
+from minibert.cli.output import read_texts, report_problem, report_written
 from minibert.corpus.runs import RunOptions, Summary
 from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 
@@ -47,13 +47,20 @@ def inputs(shard_size: int = 10_000) -> str:
         """
 
 
-def has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files: Sequence[str]) -> bool:
-    """Return whether files are given instead of texts; the names are of options that are only for the one or the other.
+def texts_or_files(
+    arguments: argparse.Namespace,
+    check_path: Callable[[str], object],
+    for_texts: Sequence[str] = (),
+    for_files: Sequence[str] = (),
+) -> list[str] | None:
+    """Return the texts; None if files are given instead, with an output whose path `check_path` accepts.
+
+    The names are of options that are only for texts, or only for files.
 
     Raises
     ------
-    ValueError
-        Neither texts nor files are given, or options that do not fit together.
+    ValueError, OSError
+        Neither texts nor files are given, or options that do not fit together; or as in `read_texts`.
     """
     files = bool(arguments.input)
     if files == bool(arguments.texts):
@@ -63,7 +70,10 @@ def has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files
         raise ValueError("--input needs --output FILE.")
     use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
     arguments.parser.refuse(for_texts if files else (*for_files, *OF_FILES), f"is for {use}")
-    return files
+    if not files:
+        return read_texts(arguments.texts)
+    check_path(arguments.output)
+    return None
 
 
 def run_over_files(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,17 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, Parser, add_verb, chosen, in_options, loading, natural
+from minibert.cli.options import (
+    COMPUTE_TYPE,
+    SHARED_WEIGHTS,
+    Parser,
+    add_verb,
+    chosen,
+    in_options,
+    loading,
+    natural,
+    positive,
+)
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import ApiKeys, OverLong, Settings
@@ -65,7 +76,13 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    add_verb(verbs, _serve, _HELP, port={"type": natural}, api_key={"type": _several}).variables = _variables
+    further: dict[str, Any] = {
+        "port": {"type": natural},
+        "api_key": {"type": _several},
+        "step_ms": {"dest": "step_seconds", "type": lambda text: positive(text) / 1000},
+        "max_client_batch_size": {"dest": "max_inputs"},
+    }
+    add_verb(verbs, _serve, _HELP, **further).variables = _variables
 
 
 def _variables(parser: Parser, args: Sequence[str]) -> Iterator[str]:
@@ -101,7 +118,7 @@ def _variables(parser: Parser, args: Sequence[str]) -> Iterator[str]:
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         from minibert.serving.engine import Engine
-        from minibert.serving.models_by_name import load_served, served_names
+        from minibert.serving.models_by_name import served_names
         from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
     except ImportError as error:
@@ -110,28 +127,18 @@ def _serve(arguments: argparse.Namespace) -> int:
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
     served = served_names(names, arguments.served_model_name)
-    if arguments.api_key == []:  # such as a variable whose secret is missing
-        raise ValueError("--api-key is empty; give a key, or leave the option out.")
-    asked = arguments.api_key or arguments.api_key_file is not None
-    keys = ApiKeys(arguments.api_key or (), arguments.api_key_file) if asked else None
+    keys = ApiKeys.of(arguments.api_key, arguments.api_key_file)
     log_requests(as_json=arguments.json_logs)
-    limits = chosen(arguments, Settings.__dataclass_fields__) | {"step_seconds": arguments.step_ms / 1000}
-    limits |= {"max_inputs": arguments.max_client_batch_size, "max_result_bytes": arguments.max_inflight_bytes}
-    limits["model_id"] = names[0]
+    arguments.model_id, arguments.max_result_bytes = names[0], arguments.max_inflight_bytes
     try:
-        settings = Settings(**limits)
+        settings = Settings(**chosen(arguments, Settings.__dataclass_fields__))
     except ValueError as error:
         arguments.parser.error(in_options(str(error), arguments.parser))
     bound = listen(arguments.host, arguments.port)
-
-    def load() -> Engine:
-        loaded = [load_served(name, **loading(arguments)) for name in names]
-        engine = Engine(dict(zip(served, loaded, strict=True)), settings=settings)
-        engine.warm_up()
-        return engine
 
     def announce(ready: bool, address: str) -> None:
         names = ", ".join(served)
         report_problem(f"serving {names} on {address}" if ready else f"loading {names}, listening on {address}")
 
+    load = functools.partial(Engine.from_files, served, settings, **loading(arguments))
     return serve(load, bound, settings, keys, announce)

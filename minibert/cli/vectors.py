@@ -12,7 +12,7 @@ import numpy as np
 from minibert._utils.files import check_output
 from minibert._utils.validation import counted
 from minibert.cli import options, output
-from minibert.cli.files import COLUMNS, OF_COLUMNS, PROGRESS, UPDATE, has_files, inputs, run_over_files, sources_of
+from minibert.cli.files import COLUMNS, OF_COLUMNS, PROGRESS, UPDATE, inputs, run_over_files, sources_of, texts_or_files
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.encode.options import EncodeOptions, SparseOptions, TokenOptions
@@ -155,11 +155,10 @@ def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str
 
 
 def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
-    """Return the texts, or None if files are given; raise for options that contradict each other or a wrong output."""
-    if not has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
-        return output.read_texts(arguments.texts)
-    check_output(arguments.output, (".jsonl",))
-    return None
+    """Return the texts of a verb whose output is JSON lines, or None if files are given."""
+    return texts_or_files(
+        arguments, lambda path: check_output(path, (".jsonl",)), for_texts=("json", "top_k"), for_files=("output",)
+    )
 
 
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -177,17 +176,22 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    if has_files(arguments, for_texts=("precision",), for_files=("dtype",)):
-        _embed_files(arguments)
-        return
-    if arguments.output is not None:
+    if arguments.output is not None and not arguments.input:
         output.check_file(arguments.output, ".npy")
         if os.path.lexists(beside := f"{os.path.realpath(arguments.output)}.manifest.json"):
             raise ValueError(f"{arguments.output} is the output of a run: {beside} describes it. Give another output.")
         if arguments.multi_vector:
             raise ValueError("--output with --multi-vector is for files of texts; give them with --input.")
-    texts, keywords = output.read_texts(arguments.texts), _encode_options(arguments)
+    texts = texts_or_files(arguments, output_suffix, for_texts=("precision",), for_files=("dtype",))
+    keywords, dtype = _encode_options(arguments), arguments.dtype
     model = _load(arguments)
+    if texts is None:
+        from minibert.corpus.embed import embed_corpus
+
+        what = f"vectors of tokens ({{n_tokens}}, {{width}}) {dtype}"
+        what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {dtype}"
+        run_over_files(arguments, embed_corpus, model, what=what, dtype=dtype, **keywords)
+        return
     if arguments.multi_vector:
         vectors = model.encode_document(texts, **keywords)
     else:
@@ -198,16 +202,6 @@ def _embed(arguments: argparse.Namespace) -> None:
         return
     for text, vector in zip(texts, vectors, strict=True):
         output.print_json(text=text, embedding=vector)
-
-
-def _embed_files(arguments: argparse.Namespace) -> None:
-    from minibert.corpus.embed import embed_corpus
-
-    output_suffix(arguments.output)  # raises before a model is loaded
-    keywords = _encode_options(arguments)
-    what = f"vectors of tokens ({{n_tokens}}, {{width}}) {arguments.dtype}"
-    what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
-    run_over_files(arguments, embed_corpus, _load(arguments), what=what, dtype=arguments.dtype, **keywords)
 
 
 def _sparse(arguments: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.models_by_name import Model, ModelsByName
+from minibert.serving.models_by_name import Model, ModelsByName, load_served
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, EngineStep, Job, Scheduler
 from minibert.serving.served_models import Prepared, TextEmbedder, Usage, VectorOptions
@@ -104,6 +104,14 @@ class Engine:
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = 0
+
+    @classmethod
+    def from_files(cls, folders: Mapping[str, str], settings: Settings, **options: Any) -> Self:
+        """Load models by the names of `served_names`, each with the `options` of `load_served`, and warm them up."""
+        models = {name: load_served(folder, **options) for name, folder in folders.items()}
+        engine = cls(models, settings=settings)
+        engine.warm_up()
+        return engine
 
     # -- requests
 

@@ -39,8 +39,8 @@ def load_served(name: str, **options: Any) -> Model:
     return classes.get(class_of_files(files), SentenceTransformer)(name, **options)
 
 
-def served_names(names: Sequence[str], served_model_name: str | None = None) -> list[str]:
-    """Return by which names clients ask for models: a folder has its last part, and one model may have another name.
+def served_names(names: Sequence[str], served_model_name: str | None = None) -> dict[str, str]:
+    """Return the models by their names for clients: a folder's is its last part, and one model may have another name.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def served_names(names: Sequence[str], served_model_name: str | None = None) -> 
         served = [served_model_name]
     if len(set(served)) < len(served):
         raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
-    return served
+    return dict(zip(served, names, strict=True))
 
 
 class ModelsByName(dict[str, ServedModel[Any]]):

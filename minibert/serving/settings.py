@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_bool, check_choice, check_int
@@ -190,6 +190,13 @@ class ApiKeys:
             raise TypeError(f"keys is a {type(keys).__name__}; expected a sequence of str, such as [key].")
         self._fixed, self._path = [_digest(key, "a key") for key in keys], path
         self.reload()
+
+    @classmethod
+    def of(cls, keys: Sequence[str] | None, path: str | None) -> Self | None:
+        """Return the keys that are asked for; None if none are, and every request is answered."""
+        if keys is not None and len(keys) == 0:  # such as a variable whose secret is missing
+            raise ValueError("api_key is empty; give a key, or leave the option out.")
+        return None if keys is path is None else cls(keys or (), path)
 
     def __len__(self) -> int:
         return len(self._digests)
