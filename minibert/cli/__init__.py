@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import minibert
 from minibert.cli import doctor, info, inside, learn, parity, serve, states, tasks, vectors
-from minibert.cli.options import Parser
+from minibert.cli.notation import Parser
 from minibert.cli.output import report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from minibert._utils.private_files import delete_files
 from minibert._utils.validation import counted
-from minibert.cli.options import COMPUTE_TYPE, add_verb
+from minibert.cli.notation import add_verb
+from minibert.cli.options import COMPUTE_TYPE
 from minibert.models.shared_weights import FILE_NAMES, shared_folder
 
 

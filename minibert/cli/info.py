@@ -6,7 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from minibert.cli.options import COMPUTE_TYPE, add_model_options, add_verb, load_encoder, loading, locate_model
+from minibert.cli.notation import add_verb
+from minibert.cli.options import COMPUTE_TYPE, add_model_options, load_encoder, loading, locate_model
 from minibert.models.options import LoadOptions
 
 

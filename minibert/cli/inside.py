@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import minibert
 from minibert._utils.validation import counted
 from minibert.cli import options, output
-from minibert.cli.options import add_model_options, add_verb
+from minibert.cli.notation import add_options, add_verb
+from minibert.cli.options import add_model_options
 
 if TYPE_CHECKING:
     from minibert import SentenceTransformer, Trace
@@ -43,7 +44,7 @@ def add_verbs(verbs: Any) -> None:
     explain = add_verb(verbs, _explain, text, token={"type": _token})
     which = explain.add_mutually_exclusive_group()
     layer = {"dest": "layers", "type": int}
-    options.add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer=layer)
+    add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer=layer)
     add_model_options(explain)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from minibert._utils.validation import counted
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import add_verb, chosen
+from minibert.cli.notation import add_verb
+from minibert.cli.options import chosen
 
 _LESSON = f"""--text TEXT: the text on which the functions run (default: a short one)
     -m, --model MODEL = {DEFAULT_MODEL}: a BERT with GELU: hub id or folder"""

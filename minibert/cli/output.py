@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from minibert._utils.files import check_output, os_reason, write_whole
-from minibert.cli.options import in_options
+from minibert.cli.notation import in_options
 from minibert.corpus.input_lines import usable_lines
 from minibert.corpus.sources import Source
 

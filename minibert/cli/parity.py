@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
-from minibert.cli.options import add_model_options, add_options, add_verb, chosen, locate_model
+from minibert.cli.notation import add_options, add_verb
+from minibert.cli.options import add_model_options, chosen, locate_model
 from minibert.cli.output import read_lines, report_problem, report_written
 
 if TYPE_CHECKING:

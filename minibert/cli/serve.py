@@ -12,17 +12,8 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import (
-    COMPUTE_TYPE,
-    SHARED_WEIGHTS,
-    Parser,
-    add_verb,
-    chosen,
-    in_options,
-    loading,
-    natural,
-    positive,
-)
+from minibert.cli.notation import Parser, add_verb, in_options, natural, positive
+from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, chosen, loading
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import ApiKeys, OverLong, Settings

@@ -16,7 +16,8 @@ import numpy as np
 import minibert
 from minibert._utils.files import check_output
 from minibert.cli import options, output
-from minibert.cli.options import LAYERS, TEXTS, TRUNCATE, add_model_options, add_verb
+from minibert.cli.notation import add_verb
+from minibert.cli.options import LAYERS, TEXTS, TRUNCATE, add_model_options
 from minibert.vectors.layers import SUBWORD_POOLING
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, add_verb, chosen, loading
+from minibert.cli.notation import add_verb
+from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, chosen, loading
 from minibert.cli.output import bar, one_line, print_json, read_text, read_texts, without_controls
 
 _BATCH_SIZE = 32  # texts that are computed together

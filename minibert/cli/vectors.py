@@ -13,7 +13,8 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import counted
 from minibert.cli import options, output
 from minibert.cli.files import COLUMNS, OF_COLUMNS, PROGRESS, UPDATE, inputs, run_over_files, sources_of, texts_or_files
-from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
+from minibert.cli.notation import add_options, add_verb
+from minibert.cli.options import TEXTS, add_model_options, chosen, load_encoder
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.encode.options import EncodeOptions, SparseOptions, TokenOptions
 from minibert.tokenizer.too_long import TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT
@@ -136,7 +137,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         --builtin-prompts: use the prompts of the model's card, if its files do not store any
         """
     prompts = {"action": "store_const", "const": "builtin", "dest": "prompts"}
-    options.add_options(parser, text, pooling={"type": lambda text: text.split(",")}, builtin_prompts=prompts)
+    add_options(parser, text, pooling={"type": lambda text: text.split(",")}, builtin_prompts=prompts)
     add_model_options(parser)
 
 
@@ -149,7 +150,7 @@ def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str
         --truncation {"|".join(truncation)} = warn: if a text is too long
         {options.BATCH_SIZE}
         """
-    options.add_options(parser, text)
+    add_options(parser, text)
     options.add_prompt(parser, "each text, or before the query")
     add_model_options(parser, needs_head=True)
 

@@ -24,7 +24,7 @@ import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import make_parser
-from minibert.cli.options import Parser, in_options
+from minibert.cli.notation import Parser, in_options
 from minibert.vectors.search import semantic_search
 from tests.support.checkpoints import sentence_model
 from tests.support.command_line import run, standard_input

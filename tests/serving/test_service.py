@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from minibert.cli import serve as verb
-from minibert.cli.options import Parser
+from minibert.cli.notation import Parser
 from minibert.serving.asgi import POSTS
 from minibert.serving.server import listen
 from tests.support.checkpoints import random_checkpoint, sentence_model
