@@ -77,7 +77,7 @@ class SentenceModel(Fingerprinted, TorchLike):
     _organisation: ClassVar[str]  # of short hub ids
     _model: ClassVar[type[Any]]
     _fewer_layers: ClassVar[str] = "Save fewer layers with transformers, and give the folder."
-    _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
+    _prompt_names: ClassVar[tuple[str, ...]] = loading.ALWAYS_THERE
     _of_transformer: ClassVar[tuple[str, ...]] = ()  # further settings of sentence_bert_config.json
     _windows: ClassVar[type[TokenWindows]] = TokenWindows
 

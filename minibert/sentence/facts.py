@@ -19,7 +19,7 @@ from minibert.models.backend import choose_compute_type
 from minibert.models.bert import BertModel
 from minibert.models.options import LoadOptions
 from minibert.models.stored import find_heads
-from minibert.sentence.loading import SentenceFiles, builtin_prompts, check_prompts, full_name, read_files
+from minibert.sentence.loading import ALWAYS_THERE, SentenceFiles, builtin_prompts, check_prompts, full_name, read_files
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.static import StaticTokenizer
 
@@ -133,10 +133,11 @@ class _Facts:
             facts["embedding_dimension"] = pipeline.widths[-1]
 
     def of_prompts(self) -> None:
-        """Add the prompts."""
-        self.facts["prompts"] = {}
+        """Add the prompts that the model has when it is loaded."""
+        always = dict.fromkeys(() if self._loader == "CrossEncoder" else ALWAYS_THERE, "")
+        self.facts["prompts"] = always
         stored = self._read.stored.get("prompts") or {}
-        self.facts["prompts"] = check_prompts(stored, "config_sentence_transformers.json", ModelFormatError)
+        self.facts["prompts"] = always | check_prompts(stored, "config_sentence_transformers.json", ModelFormatError)
 
     def of_settings(self, name_or_path: str) -> None:
         """Add the other settings of the model, and the prompts that minibert has for a model of this name."""

@@ -274,6 +274,9 @@ def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
+ALWAYS_THERE = ("query", "document")
+"""Prompts of each model that turns texts into vectors; they are empty if nobody sets them."""
+
 _E5 = {"query": "query: ", "passage": "passage: "}
 _SEARCH = {"query": "Represent this sentence for searching relevant passages: "}
 _SEARCH_ZH = {"query": "为这个句子生成表示以用于检索相关文章："}

@@ -276,7 +276,7 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
     assert facts["after pooling"] == ["Dense(24, 13, Tanh)"]
     assert facts["embedding_dimension"] == 13
     assert facts["similarity_fn_name"] == "cosine"
-    assert facts["prompts"] == {"query": "q: "}
+    assert facts["prompts"] == {"query": "q: ", "document": ""} == SentenceTransformer(folder).prompts
 
     def unsupported() -> str:
         code, out, _ = cli("info", "-m", str(folder), "--json")

@@ -52,7 +52,7 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (arguments["port"], arguments["api_key"]) == (7, ["a", "b"])
     for name, value in arguments.items():
         if f"--{name.replace('_', '-')}" not in values and name not in ("models", "run", "parser"):
-            assert value in (True, 5, 5.0, "5"), name
+            assert value in (True, 5, 5.0, "5", 0.005), name
     assert parser().parse_args(["--port", "9"]).port == 9  # an option is stronger
 
 
