@@ -224,11 +224,11 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_421,
-    "vectors": 4_930,
+    "core": 14_437,
+    "vectors": 4_940,
     "lenses": 5_303,
-    "apps": 7_875,
-    "tests": 34_152,
+    "apps": 7_994,
+    "tests": 34_180,
     "benchmarks": 4_253,
     "words": 52_344,
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+from minibert._utils.validation import counted
 from minibert.corpus import raw_lines
 from minibert.corpus.sources import Columns, InputLine, Source
 
@@ -14,6 +15,22 @@ CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "dep
 """The columns of CoNLL-U."""
 
 _TOKEN, _EMPTY_NODE = re.compile(r"(\d{1,9})-(\d{1,9})"), re.compile(r"\d+\.\d+")
+
+
+_CONLLU_ROW = re.compile(r"\d+([-.]\d+)?(\t[^\t]+){9}\s*")
+
+
+def as_lines(source: Source, rows: int, lines: int) -> str | None:
+    """Return a message if a third of the lines of plain text are rows of CoNLL-U, as `count_rows` counts them."""
+    if rows <= lines / 3:
+        return None
+    what = f"{rows} of {counted(lines, 'line')} of {source.name} are rows of CoNLL-U, and each is read as a text"
+    return f"{what}. To read sentences, give input_format='conllu', which embed, search and extract have"
+
+
+def count_rows(source: Source, lines: Iterable[InputLine]) -> int:
+    """Return how many lines of plain text are rows of CoNLL-U."""
+    return sum(1 for line in lines if source.format == "text" and _CONLLU_ROW.fullmatch(line.text or ""))
 
 
 class RowError(ValueError):

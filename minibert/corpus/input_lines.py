@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from minibert._utils.files import os_reason
+from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief
 from minibert.corpus import parquet
-from minibert.corpus.conll import read_sentences
+from minibert.corpus.conll import as_lines, count_rows, read_sentences
 from minibert.corpus.raw_lines import TableLines, as_text, checked, decoded, input_line, numbered, too_long
 from minibert.corpus.sources import Columns, InputLine, Source
 from minibert.tokenizer.texts import check_text
@@ -81,6 +82,8 @@ def usable_lines(source: Source) -> list[InputLine]:
         line.id = number if source.id_column is None and line.id is None else line.id
         if line.problem is not None and not line.empty:
             raise ValueError(f"{line.file}, line {line.line}, {line.problem}.")
+    if message := as_lines(source, count_rows(source, lines), len(lines)):
+        warn_caller(f"{message}.")
     return lines
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert._utils.files import printable
 from minibert._utils.keywords import check_keywords
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import brief, check_choice, check_int, counted
@@ -266,6 +267,7 @@ class Run:
             raise ValueError(f"{folder.path} holds an unfinished run with {shards} done. {how}")
         if unfinished is None and finished is None:
             folder.refuse_strangers()
+        self.sources = _named_as(self.sources, unfinished or finished or {})
         mine = self._survey()
         if finished is not None and update:
             facts = _facts(json.loads(manifests.as_json(mine)))
@@ -417,6 +419,17 @@ def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
     inputs = [Source(**{**source, "path": ""}) for source in manifest["inputs"]]
     given = {"minibert": version, "input": names, **checksums, "inputs": inputs, **manifest["settings"]}
     return {**given, **manifest.get("fingerprint_parts", {})}
+
+
+def _named_as(sources: Sequence[Source], run: dict[str, Any]) -> list[Source]:
+    """Return the sources with the names that a run has for the same files: ../a.csv may be its a.csv."""
+    names = {os.path.realpath(one["path"]): one["name"] for one in run.get("inputs", ()) if one["path"] != "-"}
+    named = []
+    for source in sources:
+        own = source.path == "-" or source.name != printable(source.path)  # a name that the caller has given
+        name = source.name if own else names.get(os.path.realpath(source.path), source.name)
+        named.append(dataclasses.replace(source, name=name))
+    return named
 
 
 def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:

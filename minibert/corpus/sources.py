@@ -6,9 +6,10 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from minibert._utils.files import printable
+from minibert._utils.keywords import check_keywords
 from minibert._utils.validation import check_choice
 from minibert.corpus.html_text import html_text
 
@@ -83,6 +84,11 @@ class Source:
     text_separator: str = "\n"
     html: bool = False
     words: bool = False
+
+    def __new__(cls, *arguments: Any, **given: Any) -> Self:
+        """Refuse a keyword that is not one of these, before a TypeError of Python does."""
+        check_keywords("Source", given, {}, settings=cls.__dataclass_fields__)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.fspath(self.path))

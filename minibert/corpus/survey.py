@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from minibert._utils.validation import counted
+from minibert.corpus.conll import as_lines, count_rows
 from minibert.corpus.html_text import TAG
 from minibert.corpus.input_lines import read_input_lines
 from minibert.corpus.sources import InputLine, Source
@@ -76,8 +77,10 @@ def survey(
     problems, checksums, options = list[str](), list[str](), set[str]()
     count = n_problems = n_html = 0
     for source in sources:
+        first, n_rows = count, 0
         for chunk in in_memory(read_input_lines(source), 1024):
             count += len(chunk)
+            n_rows += count_rows(source, chunk)
             n_html += sum(1 for line in chunk if TAG.search(line.text or ""))
             stopping = stops(chunk)
             n_problems += len(stopping)
@@ -85,6 +88,8 @@ def survey(
             options |= {"on_empty" if line.empty else "on_error" for line in stopping}
             progress(len(chunk))
         checksums.append(checksum(source))
+        if message := as_lines(source, n_rows, count - first):
+            report(message)
     if n_problems:
         problems += [f"... and {n_problems - len(problems)} more"] if n_problems > len(problems) else []
         skip, null = (" or ".join(f"{name}={how!r}" for name in sorted(options)) for how in ("skip", "null"))

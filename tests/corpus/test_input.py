@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import json
@@ -19,7 +20,7 @@ import pytest
 from minibert import BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
 from minibert.corpus.embed import embed_corpus, rerank_corpus, sparse_corpus
 from minibert.corpus.extract import extract_corpus
-from minibert.corpus.input_lines import read_input_lines
+from minibert.corpus.input_lines import read_input_lines, usable_lines
 from minibert.corpus.sources import Source, input_format
 from tests.support.command_line import run, standard_input
 from tests.support.corpus_runs import arguments_of, lines_of, manifest_of, rows_of, text_file, texts_of
@@ -294,6 +295,17 @@ def test_what_is_read_as_plain_text_is_said(embed: Embed, tmp_path: Path, name: 
     assert (explicit[0], "plain text" in explicit[2]) == (0, False)
 
 
+def test_rows_of_conllu_that_are_read_as_plain_text_are_said(embed: Embed, tmp_path: Path) -> None:
+    cells = ["_"] * 7
+    rows = ["# text = a cat", *("\t".join([str(i), word, word, *cells]) for i, word in ((1, "a"), (2, "cat"))), ""]
+    for name, lines, noted in (("a.txt", rows, True), ("a.conllu", rows, False), ("b.txt", ["a\tcat", "a cat"], False)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        code, _, err = embed("-i", tmp_path / name, "-o", tmp_path / "o.npy")
+        assert (code, "rows of CoNLL-U" in err, "--input-format conllu" in err) == (0, noted, noted)
+        with pytest.warns(match="CoNLL-U") if noted else contextlib.nullcontext():
+            usable_lines(Source(str(tmp_path / name), input_format(name)))
+
+
 # --- files that are refused -------------------------------------------------------------------------------------------
 
 # A file, None if it does not exist -> a part of the message.
@@ -359,6 +371,11 @@ def test_files_that_are_refused(embed: Embed, tmp_path: Path, name: str) -> None
 def test_a_source_that_is_a_mistake(arguments: Any, argument: str) -> None:
     with pytest.raises(ValueError, match=argument):
         Source(*arguments)
+
+
+def test_a_source_with_a_wrong_keyword() -> None:
+    with pytest.raises(TypeError, match=r"idcolumn=.* id_column="):
+        Source("a.csv", "csv", idcolumn="id")
 
 
 A_SOURCE = Source("a.txt", "text")

@@ -24,12 +24,14 @@ from minibert._utils import reporting
 from minibert._utils.reporting import progress_bar
 from minibert.cli import main
 from minibert.corpus.run_folder import RunFolder, folder_of
+from minibert.corpus.sources import Source
 from tests.support.corpus_runs import (
     JOBS,
     ROOT,
     UPDATES,
     arguments_of,
     contents,
+    lines_of,
     output_of,
     part_of,
     run,
@@ -376,6 +378,21 @@ def test_resuming_refuses_to_mix(
         expected = short_model.encode(texts_of(45), truncation="silent")
         np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
         assert not (tmp_path / "out.npy.parts").exists()
+
+
+def test_the_same_input_may_be_written_otherwise(embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text_file(tmp_path / "a.txt", texts_of(45))
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with stopped_after(2):
+        embed(source=Source("a.txt", "text"))
+    monkeypatch.chdir(tmp_path / "inner")
+    for path, resumed in (("../a.txt", 20), (str(tmp_path / "a.txt"), 45)):
+        assert embed(source=Source(path, "text"), resume=True).n_resumed == resumed
+    assert {row["file"] for row in lines_of(tmp_path / "out.ids.jsonl")} == {"a.txt"}
+    (tmp_path / "inner" / "b.txt").write_bytes((tmp_path / "a.txt").read_bytes())
+    with pytest.raises(ValueError, match=r"input=\['b\.txt'\]"):
+        embed(source=Source("b.txt", "text"), resume=True)
 
 
 def test_resuming_takes_no_other_file_for_the_finished_one(embed: Any, tmp_path: Path) -> None:
