@@ -230,7 +230,7 @@ BUDGET = {
     "apps": 7_994,
     "tests": 34_180,
     "benchmarks": 4_253,
-    "words": 52_776,
+    "words": 52_843,
 }
 SLACK = {"words": 300}
 
