@@ -224,7 +224,7 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_437,
+    "core": 14_447,
     "vectors": 4_940,
     "lenses": 5_303,
     "apps": 7_994,

@@ -4,11 +4,12 @@ What        `function` and `inline` mark functions that are compiled. `compile_l
             of them, with all that it calls
 Options     No fastmath, because a result must not depend on how a loop was compiled. No bounds checks, because callers
             have checked every shape. Without Numba's runtime, because kernels do not allocate memory
-Time        Numba would optimise each function, and again each function that calls it, and make machine code of each. So
-            Numba makes plain code of LLVM here, and LLVM optimises the whole once. Numba searches for the type of each
-            call in the lists of all that could be called; here it remembers what it has found. Passes that kernels do
-            not need are left out. Python's collector of garbage would search through millions of objects that are all
-            in use, so it waits. With AVX2, Numba takes 13 s of processor time, LLVM 7, the imports 0.5
+Time        Numba would copy the code of a function into each function that calls it, optimise both, and make machine
+            code of them. So Numba writes all functions into one module of plain code here, and LLVM optimises it once.
+            Numba searches for the type of each call in the lists of all that could be called; here it remembers what it
+            has found. Passes that kernels do not need are left out. Python's collector of garbage would search through
+            millions of objects that are all in use, so it waits. With AVX2, Numba takes 8 s of processor time, LLVM 7,
+            the imports 0.5
 Contract    Only the files of compiled functions import this file, because it imports Numba. Only this file uses Numba's
             compiler
 Source      https://llvm.org/docs/NewPassManager.html for the passes of level 3
@@ -32,6 +33,7 @@ from numba.core.base import BaseContext
 from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import PassManager
 from numba.core.types.functions import BaseFunction
 
 from minibert.kernels.libraries import MACHINE
@@ -160,13 +162,15 @@ def compile_library(name: str, compiled: Any, count: int, triple: str = "") -> b
     module, *others = map(llvm.parse_assembly, [*([_CPUID] if LEVEL.machine == "x86_64" else []), text, export])
     for other in others:
         module.link_in(other)
+    module.verify()
     module.triple, module.data_layout = triple, str(machine.target_data)
     names = {"cpuid", "xgetbv", name}
     for value in (*module.functions, *module.global_variables):
         if not value.is_declaration and value.name not in names:
             value.linkage = "internal"
-    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
-    passes.getModulePassManager().run(module, passes)
+    for speed_level in (0, 3):  # 0 only inlines what must be
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level))
+        passes.getModulePassManager().run(module, passes)
     return link(machine.emit_object(module), sorted(names & {value.name for value in module.functions}), triple)
 
 
@@ -180,8 +184,14 @@ def load_function(compiled: Any, count: int) -> Callable[..., None]:
     return loaded
 
 
+@functools.cache
+def _code(codegen: Any) -> Any:
+    """Return the code in LLVM of all functions that this process has compiled."""
+    return codegen._create_empty_module("kernels")
+
+
 def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
-    """Return the name of a function in LLVM, and the text of it and of all that it calls, not optimised."""
+    """Compile a function; return its name in LLVM, and the text of all code of this process, not optimised."""
     signature = (types.int64,) * count
     known: dict[Any, tuple[Any, Any]] = {}
     find: Any = BaseFunction.get_call_type
@@ -198,21 +208,25 @@ def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
     def finalize(library: Any) -> None:
         library._finalized = True
 
-    def set_layout(library: Any, module: Any) -> None:
-        module.data_layout = library._codegen._data_layout
+    def refresh(context: Any) -> None:
+        for registry in list(context._registries):
+            context.install_registry(registry)
 
     changes: tuple[tuple[Any, str, Any], ...] = (
-        (numba.config, "OPT", type(numba.config.OPT)(0)),
-        # These three would verify, optimise and compile each function at once.
-        (CPUCodeLibrary, "_optimize_functions", set_layout),
-        (CPUCodeLibrary, "_finalize_final_module", finalize),
+        (CPUCodeLibrary, "create_ir_module", lambda library, name: _code(library.codegen)),
+        (CPUCodeLibrary, "add_ir_module", lambda library, module: None),
+        (CPUCodeLibrary, "finalize", finalize),
         (JITCPUCodegen, "set_env", lambda codegen, name, env: None),
         # Numba would measure each call of LLVM, once for each function that is being compiled.
         (event, "broadcast", lambda _: None),
+        # It would import all of its own functions again, and look for mistakes of its passes.
+        (BaseContext, "refresh", refresh),
+        (PassManager, "_ENFORCING", False),
         (BaseFunction, "get_call_type", find_once),
         (BaseContext, "get_abi_sizeof", functools.cache(BaseContext.get_abi_sizeof)),
     )
     with global_compiler_lock:  # no other thread compiles with the changed options
+        compiled.targetdescr.target_context.refresh()
         before, collects = [getattr(owner, name) for owner, name, _ in changes], gc.isenabled()
         for owner, name, value in changes:
             setattr(owner, name, value)
@@ -225,4 +239,4 @@ def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
             if collects:
                 gc.enable()
     result = compiled.overloads[signature]
-    return result.fndesc.llvm_func_name, result.library.get_llvm_str()
+    return result.fndesc.llvm_func_name, str(_code(result.library.codegen))
