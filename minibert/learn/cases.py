@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ class Case(NamedTuple):
     label: str = ""
 
 
+@dataclasses.dataclass(eq=False)
 class Cases:
     """The calls of each function: a method for each exercise gives them, with the label first.
 
@@ -51,30 +53,26 @@ class Cases:
         num_hidden_layers, num_attention_heads, layer_norm_eps.
     """
 
-    def __init__(
-        self,
-        text: str,
-        words: tuple[Mapping[str, int], bool],
-        ids: IntArray,
-        types: IntArray,
-        weights: Mapping[str, FloatArray],
-        config: Mapping[str, Any],
-    ) -> None:
-        self._text, self._words, self._ids, self._types = text, words, ids, types
-        self._weights, self._config = weights, config
-        self._layers, self._heads, self._eps = config.values()
-        self._tables = tables(weights)
-        self._first = layer_weights(weights, 0)
+    text: str
+    words: tuple[Mapping[str, int], bool]
+    ids: IntArray
+    types: IntArray
+    weights: Mapping[str, FloatArray]
+    config: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self._layers, self._heads, self._eps = self.config.values()
+        self._tables = tables(self.weights)
+        self._first = layer_weights(self.weights, 0)
         # A small model: the first features of each head. Its layer 0 has the weights of the last one.
         self._head_size = max(self._tables[0].shape[1] // self._heads // 4, 1)
         self._fewer = next((n for n in range(2, self._heads) if self._heads % n == 0), 1)
-        self._few_layers = {"num_hidden_layers": max(self._layers // 3, 1), "num_attention_heads": self._fewer}
-        self._few_layers["layer_norm_eps"] = _EPS
-        self._one_layer = self._few_layers | {"num_hidden_layers": 1}
-        last = {f"encoder.layer.0.{name}": array for name, array in layer_weights(weights, self._layers - 1).items()}
-        self._small = {name: self._cut(name, array) for name, array in {**weights, **last}.items()}
+        self._one_layer = {"num_hidden_layers": 1, "num_attention_heads": self._fewer, "layer_norm_eps": _EPS}
+        last = layer_weights(self.weights, self._layers - 1)
+        weights = {**self.weights, **{f"encoder.layer.0.{name}": array for name, array in last.items()}}
+        self._small = {name: self._cut(name, array) for name, array in weights.items()}
         # Three texts of 8 tokens; with ids of the small model's table.
-        self._texts, self._kinds = np.resize(ids, (3, 8)), np.resize(types, (3, 8))
+        self._texts, self._kinds = np.resize(self.ids, (3, 8)), np.resize(self.types, (3, 8))
         self._small_ids = self._texts % len(self._small["embeddings.word_embeddings.weight"])
         self._mask = (np.arange(8) < np.array([[8], [5], [3]])).astype(np.int64)
 
@@ -92,11 +90,11 @@ class Cases:
 
     @functools.cached_property
     def _sum(self) -> FloatArray:
-        return embed(self._ids, self._types, *self._tables)
+        return embed(self.ids, self.types, *self._tables)
 
     @functools.cached_property
     def _x(self) -> FloatArray:
-        return norm(self._sum, self._weights, "embeddings", self._eps)
+        return norm(self._sum, self.weights, "embeddings", self._eps)
 
     @functools.cached_property
     def _parts(self) -> list[list[FloatArray]]:
@@ -122,13 +120,13 @@ class Cases:
     def _tokenize(self) -> list[Any]:
         own = {token: i for i, token in enumerate(_OWN.split())}
         return [
-            *((f"the text {text!r}", text, *self._words) for text in (self._text, *_TEXTS)),
+            *((f"the text {text!r}", text, *self.words) for text in (self.text, *_TEXTS)),
             (f"lower_case = False, a small vocabulary and the text {_CASED!r}", _CASED, own, False),
             (f"a small vocabulary and the text {_CASED!r}", _CASED, own, True),
         ]
 
     def _embed(self) -> list[Any]:
-        ids, types, (words, positions, kinds) = self._ids, self._types, self._tables
+        ids, types, (words, positions, kinds) = self.ids, self.types, self._tables
         few = words[-_FEW:]
         return [
             ("", ids, types, words, positions, kinds),
@@ -138,7 +136,7 @@ class Cases:
         ]
 
     def _layer_norm(self) -> list[Any]:
-        scale = [self._weights[f"embeddings.LayerNorm.{name}"] for name in ("weight", "bias")]
+        scale = [self.weights[f"embeddings.LayerNorm.{name}"] for name in ("weight", "bias")]
         return [
             ("", self._sum, *scale, self._eps),
             (f"eps = {_EPS}", self._sum[::-1], *(array[::-1] for array in scale), _EPS),
@@ -198,18 +196,19 @@ class Cases:
         ]
 
     def _bert(self) -> list[Any]:
-        ids, types, few, one = self._ids, self._types, self._few_layers, self._one_layer
+        ids, types, one = self.ids, self.types, self._one_layer
+        few = one | {"num_hidden_layers": max(self._layers // 3, 1)}
         return [
-            ("", ids, types, self._weights, self._config),
-            (f"3 tokens, config = {few}", ids[:3], types[-3:], self._weights, few),
+            ("", ids, types, self.weights, self.config),
+            (f"3 tokens, config = {few}", ids[:3], types[-3:], self.weights, few),
             (f"a small model, 3 tokens, config = {one}", self._small_ids[2, -3:], types[:3], self._small, one),
         ]
 
     def _batch(self) -> list[Any]:
         ids, kinds, mask, small = self._small_ids, self._kinds, self._mask, (self._small, self._one_layer)
-        short = {**self._config, "num_hidden_layers": min(self._layers, 2)}
+        short = {**self.config, "num_hidden_layers": min(self._layers, 2)}
         return [
-            ("3 texts", self._texts * mask, kinds * mask, mask, self._weights, short),
+            ("3 texts", self._texts * mask, kinds * mask, mask, self.weights, short),
             ("2 texts, a small model", ids[1:, 3::-1], kinds[:2, 4:], mask[2::-2, :4], *small),
             ("2 other texts", ids[1:, 4:], kinds[1:, 2:6], mask[2::-2, :4], *small),
         ]
