@@ -225,9 +225,9 @@ def test_imports_run_one_way() -> None:
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
     "core": 14_447,
-    "vectors": 4_940,
+    "vectors": 4_930,
     "lenses": 5_303,
-    "apps": 7_994,
+    "apps": 7_980,
     "tests": 34_180,
     "benchmarks": 4_253,
     "words": 52_843,

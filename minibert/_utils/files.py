@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -88,15 +88,12 @@ def read_bytes(path: Path, *, limit: int = JSON_LIMIT) -> bytes:
         return path.content
     if not is_regular_file(path):
         raise ModelFormatError(f"{path} does not exist.")
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limit:
-                raise ModelFormatError(f"{path} is larger than {limit} bytes, the limit for such a file of a model.")
-            # Read no more than that size. It is 0 for files of /proc, and reading some of them never ends.
-            content = file.read(size)
-    except OSError as error:
-        raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+    with explained(f"{path} cannot be read", ModelFormatError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise ModelFormatError(f"{path} is larger than {limit} bytes, the limit for such a file of a model.")
+        # Read no more than that size. It is 0 for files of /proc, and reading some of them never ends.
+        content = file.read(size)
     if len(content) < size:
         raise ModelFormatError(f"{path} was truncated while it was being read; load it again.")
     return content
@@ -158,6 +155,15 @@ def is_regular_file(path: Path) -> bool:
 def os_reason(error: Exception) -> str:
     """Return the system's error message without the path, because minibert's own message names the path."""
     return getattr(error, "strerror", None) or str(error)
+
+
+@contextlib.contextmanager
+def explained(failed: str, kind: type[Exception] = OSError) -> Iterator[None]:
+    """Raise an OSError as an error of this kind, whose message says what failed, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{failed}: {os_reason(error)}.") from error
 
 
 def printable(text: str) -> str:
@@ -256,10 +262,8 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
     """
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
-    try:
+    with explained(f"{path} cannot be written"):
         replace_file(target, os.path.join(folder, f".minibert-{os.urandom(4).hex()}"), write)
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
     sync_folder(folder)
 
 

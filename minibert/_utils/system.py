@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -78,19 +79,17 @@ def is_forked() -> bool:
     return os.getpid() != _PROCESS  # a program in C, such as uWSGI, may fork without a call of os.register_at_fork
 
 
-def missing_library(what: str, error: ImportError, *packages: str) -> ImportError:
-    """Return an ImportError that tells how to install `packages`; return `error` if another package is missing.
-
-    Examples
-    --------
-    >>> missing_library("a table", ImportError("No module named 'pandas'", name="pandas"), "pandas")
-    ImportError("a table needs pandas, which is not installed: pip install pandas (No module named 'pandas')")
-    """
-    library = (error.name or "").partition(".")[0].replace("sklearn", "scikit_learn")
-    if not library or not any(package.strip("'").replace("-", "_").startswith(library) for package in packages):
-        return error
-    install = " ".join(packages)
-    return ImportError(f"{what} needs {library}, which is not installed: pip install {install} ({error})", name=library)
+@contextlib.contextmanager
+def needs(what: str, *packages: str) -> Iterator[None]:
+    """Make an ImportError tell how to install `packages`, if one of them is what is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0].replace("sklearn", "scikit_learn")
+        if not name or not any(package.replace("-", "_").startswith(name) for package in packages):
+            raise
+        how = f"pip install {' '.join(packages)} ({error})"
+        raise ImportError(f"{what} needs {name}, which is not installed: {how}", name=name) from error
 
 
 def _limits(root: Path, controller: str, read: Callable[[Path, bool], _Limit | None]) -> Iterator[_Limit]:

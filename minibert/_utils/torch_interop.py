@@ -180,7 +180,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         """Let functions of torch take these arrays, as in ``torch.topk(scores, k)``: they get tensors."""
         _refuse_change(kwargs.get("out") if kwargs else None, "out=")
         _refuse_change(args[0] if args else None, function.__name__)
-        return function(*_as_tensors(args), **_as_tensors(kwargs or {}))
+        return function(*as_tensors(args, Scores), **as_tensors(kwargs or {}, Scores))
 
     def __float__(self) -> float:
         """Return the only score, whatever the number of axes."""
@@ -223,13 +223,13 @@ for _name, _keyword in _AMBIGUOUS.items():
     setattr(Scores, _name, _method(_name, _keyword))
 
 
-def _as_tensors(value: Any) -> Any:
-    """Turn the `Scores` in the arguments of a function into tensors, also those in lists, tuples and dicts."""
-    if isinstance(value, Scores):
-        return to_tensor(value.view(np.ndarray))
+def as_tensors(value: Any, kinds: Any) -> Any:
+    """Turn arrays of some kinds into tensors, also those in lists, tuples and dicts."""
+    if isinstance(value, kinds):
+        return to_tensor(np.asarray(value))
     if isinstance(value, dict):
-        return {name: _as_tensors(part) for name, part in value.items()}
-    return type(value)(map(_as_tensors, value)) if type(value) in (list, tuple) else value
+        return {name: as_tensors(part, kinds) for name, part in value.items()}
+    return type(value)([as_tensors(part, kinds) for part in value]) if type(value) in (list, tuple) else value
 
 
 def as_dense_array(value: Any) -> Any:

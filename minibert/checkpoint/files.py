@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minibert._utils.files import is_plain_name, is_regular_file, os_reason, printable, read_json_object, within
+from minibert._utils.files import explained, is_plain_name, is_regular_file, printable, read_json_object, within
 from minibert.checkpoint.gguf_files import OLLAMA, GgufFiles, is_gguf, ollama_file
 from minibert.checkpoint.hub import WEIGHT_FILES, WEIGHTS, HubRepository
 from minibert.errors import DownloadError, ModelFormatError
@@ -349,10 +349,8 @@ class _Package:
             raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
         if self._begun and filename == WEIGHTS:
             self._begun.join()
-        try:
+        with explained(f"{path} cannot be read", ModelFormatError):
             digest = self._digests[filename] = self._digests.get(filename) or self.digest(path)
-        except OSError as error:
-            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
         if digest != expected:
             raise ModelFormatError(
                 f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {digest}, expected {expected}. {remedy}"

@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from minibert._utils.files import JSON_LIMIT, parse_json, write_whole
-from minibert._utils.system import missing_library
+from minibert._utils.system import needs
 from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 
@@ -156,10 +156,8 @@ def fill(file: BinaryIO, view: memoryview) -> None:
 
 def safetensors_library() -> Any:
     """Import safetensors.numpy, which writes files and reads traces. What reads models does not need it."""
-    try:
+    with needs("a safetensors file of minibert", "safetensors"):
         import safetensors.numpy
-    except ImportError as error:
-        raise missing_library("a safetensors file of minibert", error, "safetensors") from error
     return safetensors.numpy
 
 

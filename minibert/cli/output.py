@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from minibert._utils.files import check_output, os_reason, write_whole
+from minibert._utils.files import check_output, explained, write_whole
 from minibert.cli.notation import in_options
 from minibert.corpus.input_lines import usable_lines
 from minibert.corpus.sources import Source
@@ -116,11 +116,9 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
     whole = io.BytesIO()  # the formats need a file that can be rewound
     write(whole)
     printed = path in _STANDARD_OUTPUT
-    try:
-        with open(sys.stdout.fileno() if printed else path, "wb", closefd=not printed) as file:
-            file.write(whole.getbuffer())
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
+    place: int | str = sys.stdout.fileno() if printed else path
+    with explained(f"{path} cannot be written"), open(place, "wb", closefd=not printed) as file:
+        file.write(whole.getbuffer())
 
 
 def _is_stream(path: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from minibert._utils.system import missing_library
+from minibert._utils.system import needs
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli.notation import Parser, add_verb, in_options, natural, positive
 from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, chosen, loading
@@ -107,13 +107,11 @@ def _variables(parser: Parser, args: Sequence[str]) -> Iterator[str]:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    try:
+    with needs("the service", *_LIBRARIES):
         from minibert.serving.engine import Engine
         from minibert.serving.models_by_name import served_names
         from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
-    except ImportError as error:
-        raise missing_library("the service", error, *_LIBRARIES) from error
 
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert._utils.system import missing_library
+from minibert._utils.system import needs
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 2**22  # that are read together
 
 
 def pyarrow() -> Any:
     """Return the library; an ImportError says how to install it."""
-    try:
+    with needs("a Parquet file", "pyarrow"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise missing_library("a Parquet file", error, "pyarrow") from error
     return pyarrow
 
 

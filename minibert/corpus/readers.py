@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.files import os_reason
+from minibert._utils.files import explained, os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.embed import probe_vector
@@ -42,10 +42,8 @@ def holds_vectors(path: str) -> bool:
     """Return whether a file or folder holds vectors, as outputs of `embed_corpus` do, and not only texts."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".parquet" and os.path.isfile(path):
-        try:
+        with explained(f"{path} cannot be read"):
             return bool({*_COLUMNS} & {*parquet.columns_of_lists(path)})
-        except OSError as error:
-            raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
     return suffix == ".npy" or os.path.isdir(path) or (suffix == ".jsonl" and os.path.exists(manifests.path_of(path)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.system import missing_library
+from minibert._utils.system import needs
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
@@ -35,10 +35,8 @@ def __getattr__(name: str) -> Any:
     if name not in _CLASSES:
         raise AttributeError(f"module 'minibert.integrations' has no attribute {name!r}; it has {', '.join(_CLASSES)}.")
     module, package = _CLASSES[name]
-    try:
+    with needs("this part of minibert", package):
         value = getattr(import_module(f"minibert.integrations.{module}"), name)
-    except ModuleNotFoundError as error:
-        raise missing_library("this part of minibert", error, package) from error
     globals()[name] = value
     return value
 

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.system import missing_library
+from minibert._utils.system import needs
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.encode.options import EncodeOptions
 from minibert.models.options import lists_keywords
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
-try:
+with needs("minibert.scikit", "scikit-learn"):
     from sklearn.base import BaseEstimator, TransformerMixin
-except ImportError as error:
-    raise missing_library("minibert.scikit", error, "scikit-learn") from error
 
 
 _OF_MODEL = ("model_name_or_path", "prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")

@@ -47,7 +47,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 import numpy as np
 
 from minibert._utils import private_files
-from minibert._utils.files import FileLock, os_reason
+from minibert._utils.files import FileLock, explained, os_reason
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray
 from minibert._version import __version__
@@ -186,10 +186,8 @@ class Sharing:
 
     def _digest(self, path: Path, state: tuple[int, ...]) -> str:
         """Return the SHA-256 of a file of the checkpoint, which must be in this state."""
-        try:
+        with explained(f"{path} cannot be read", ModelFormatError):
             digest = self.digest(path)
-        except OSError as error:
-            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
         if self._digests[path][1] != state:
             raise ModelFormatError(f"{path} changed while it was being read; load the model again.")
         return digest

@@ -14,7 +14,7 @@ import numpy as np
 from minibert._utils.files import make_folder, write_json
 from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords, check_remote_code
 from minibert._utils.reporting import warn_caller
-from minibert._utils.torch_interop import check_torch, to_tensor
+from minibert._utils.torch_interop import as_tensors, check_torch
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.safetensors import write_safetensors
@@ -420,13 +420,5 @@ def as_requested(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, s
     """
     if convert_to_numpy and not convert_to_tensor:
         return result
-    tensors = _as_tensors(result)
+    tensors = as_tensors(result, np.ndarray | np.generic)
     return tensors if convert_to_tensor or single or isinstance(result, dict) else list(tensors)
-
-
-def _as_tensors(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_tensors(part) for part in value]
-    if isinstance(value, dict):
-        return {name: _as_tensors(part) for name, part in value.items()}
-    return to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value

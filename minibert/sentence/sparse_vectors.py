@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils import torch_interop
-from minibert._utils.system import missing_library, require_memory
+from minibert._utils.system import needs, require_memory
 from minibert._utils.torch_interop import Scores, Tensor, as_dense_array
 from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
@@ -108,10 +108,8 @@ class SparseVectors:
         ImportError
             SciPy is not installed.
         """
-        try:
+        with needs("to_scipy()", "scipy"):
             from scipy.sparse import csr_array
-        except ImportError as error:
-            raise missing_library("to_scipy()", error, "scipy") from error
         return csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.shape[-1]))
 
     def to_tensor(self) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from numbers import Real
 from typing import Literal, Self, get_args
 
-from minibert._utils.files import os_reason, printable
+from minibert._utils.files import explained, printable
 from minibert._utils.validation import brief, check_bool, check_choice, check_int
 
 # The first ones are the client's errors; "failed" is ours.
@@ -226,11 +226,11 @@ def _digest(key: str, where: str) -> bytes:
 
 
 def _keys_in(path: str) -> list[bytes]:
-    try:
-        with open(os.path.expanduser(path), "rb") as file:
-            content = file.read(_MOST_KEY_BYTES + 1)
-    except OSError as error:
-        raise OSError(f"the file of keys, {printable(path)}, cannot be read: {os_reason(error)}.") from error
+    with (
+        explained(f"the file of keys, {printable(path)}, cannot be read"),
+        open(os.path.expanduser(path), "rb") as file,
+    ):
+        content = file.read(_MOST_KEY_BYTES + 1)
     if len(content) > _MOST_KEY_BYTES:
         raise ValueError(f"{printable(path)} has more than {_MOST_KEY_BYTES} bytes; expected a key per line.")
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert._utils.system import missing_library
+from minibert._utils.system import needs
 from minibert._utils.validation import FloatArray, check_int, is_masked
 from minibert.vectors.occurrences import WordOccurrences
 
@@ -36,10 +36,8 @@ _MARKERS = "osD^v"
 
 def require_matplotlib() -> type[Figure]:
     """Return matplotlib's Figure; ImportError if matplotlib is not installed."""
-    try:
+    with needs("a picture", "matplotlib"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_library("a picture", error, "matplotlib") from error
     return Figure
 
 
