@@ -3,8 +3,8 @@
 #
 # Guess:  on a processor without VNNI reduce_range=True is better, as the page of onnxruntime says, and a static model
 #         that was calibrated with 40 texts is at least as good as a dynamic one.
-# Seen:   with one scale a matrix, the default, hardly a sum saturates, so the lost bit costs three times as much as it
-#         saves. (With per_channel=True it is worth it, see int8_sums_saturate_with_avx2.sh.) quantize_static with its
+# Seen:   with one scale a matrix, the default, hardly a sum saturates, so the lost bit makes the cost three times as
+#         large. (With per_channel=True it is worth it, see int8_sums_saturate_with_avx2.sh.) quantize_static with its
 #         defaults quantises every operation, also sums and products between the linear maps, with one scale a tensor:
 #         the vectors are useless. per_channel=True in quantize_dynamic is the best of all.
 # Output seen on 2026-11-29 (1 - cosine beside float32, mean of 24 texts; the figures depend on the processor):
