@@ -230,7 +230,7 @@ BUDGET = {
     "apps": 7_980,
     "tests": 34_180,
     "benchmarks": 4_253,
-    "words": 52_924,
+    "words": 52_955,
 }
 SLACK = {"words": 300}
 
