@@ -261,17 +261,17 @@ class ModelBase(Stepwise, Fixed, TorchLike, Generic[_Output]):
         self, batch: PackedBatch, steps: Iterable[StepState], kept: Collection[int], results: list[Result]
     ) -> dict[int, FloatArray]:
         """Run the steps; return the hidden states to keep, (T, H), by number, and add the last one to the results."""
-        depth, shape = self.config.num_hidden_layers, (batch.num_tokens, self.config.hidden_size)
-        states = dict[int, FloatArray]()
+        depth, T, states = self.config.num_hidden_layers, batch.num_tokens, dict[int, FloatArray]()
+        shape = (T, self.config.hidden_size)
         for tokens, step, i, x in steps:
-            if i in kept and step.num_tokens == batch.num_tokens:
+            if i in kept and step.num_tokens == T:
                 states[i] = x
             elif i in kept:
                 states.setdefault(i, np.empty(shape, dtype=x.dtype))[tokens] = x
             if i == depth:
                 for result in results:
                     result.add(x, step, tokens)
-        return states if batch.num_tokens else {i: np.empty(shape, self.ops.dtype) for i in kept}
+        return states if T else {i: np.empty(shape, self.ops.dtype) for i in kept}
 
     def stop_of(self, num_layers: int | None) -> int:
         """Return after which layer a forward stops; a head needs all of them."""
