@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import needs
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.notation import Parser, add_verb, in_options, natural, positive
+from minibert.cli.notation import Parser, add_verb, in_options, natural
 from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, chosen, loading
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
@@ -70,7 +70,6 @@ def add_verbs(verbs: Any) -> None:
     further: dict[str, Any] = {
         "port": {"type": natural},
         "api_key": {"type": _several},
-        "step_ms": {"dest": "step_seconds", "type": lambda text: positive(text) / 1000},
         "max_client_batch_size": {"dest": "max_inputs"},
     }
     add_verb(verbs, _serve, _HELP, **further).variables = _variables
@@ -120,7 +119,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     log_requests(as_json=arguments.json_logs)
     arguments.model_id, arguments.max_result_bytes = names[0], arguments.max_inflight_bytes
     try:
-        settings = Settings(**chosen(arguments, Settings.__dataclass_fields__))
+        own = chosen(arguments, Settings.__dataclass_fields__)
+        settings = Settings(**own, step_seconds=arguments.step_ms / 1000)
     except ValueError as error:
         arguments.parser.error(in_options(str(error), arguments.parser))
     bound = listen(arguments.host, arguments.port)

@@ -177,7 +177,7 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    if arguments.output is not None and not arguments.input:
+    if arguments.output is not None and arguments.texts and not arguments.input:
         output.check_file(arguments.output, ".npy")
         if os.path.lexists(beside := f"{os.path.realpath(arguments.output)}.manifest.json"):
             raise ValueError(f"{arguments.output} is the output of a run: {beside} describes it. Give another output.")

@@ -422,12 +422,21 @@ def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _named_as(sources: Sequence[Source], run: dict[str, Any]) -> list[Source]:
-    """Return the sources with the names that a run has for the same files: ../a.csv may be its a.csv."""
-    names = {os.path.realpath(one["path"]): one["name"] for one in run.get("inputs", ()) if one["path"] != "-"}
+    """Return the sources with the names that a run has for the same files: ../a.csv may be its a.csv.
+
+    If the run or the sources have several names for one file, these stay: a link and its file are two inputs.
+    """
+    theirs, given = dict[str, set[str]](), dict[str, set[str]]()
+    for names, inputs in ((theirs, run.get("inputs", ())), (given, map(dataclasses.asdict, sources))):
+        for one in inputs:
+            if one["path"] != "-":
+                names.setdefault(os.path.realpath(one["path"]), set()).add(one["name"])
     named = []
     for source in sources:
-        own = source.path == "-" or source.name != printable(source.path)  # a name that the caller has given
-        name = source.name if own else names.get(os.path.realpath(source.path), source.name)
+        file, name = os.path.realpath(source.path), source.name
+        own = source.path == "-" or name != printable(source.path)  # a name that the caller has given
+        if not own and len(theirs.get(file, ())) == len(given[file]) == 1:
+            (name,) = theirs[file]
         named.append(dataclasses.replace(source, name=name))
     return named
 

@@ -352,6 +352,7 @@ def test_info_has_the_languages_and_the_licence_of_the_card(
         ("embed text --prompt-name task", 1, "--prompt-name task"),
         ("embed text --resume", 1, "--resume is for files of texts"),
         ("embed text --shard-size 3", 1, "--shard-size is for files of texts"),
+        ("embed -o q.jsonl", 1, "there is no text"),
         ("embed -i a.txt", 1, "--input needs --output"),
         ("embed -i a.txt -o out.npy text", 1, "give one of them"),
         ("embed -i a.txt -o out.npy --id-column name", 1, "--id-column name columns"),
@@ -365,6 +366,7 @@ def test_info_has_the_languages_and_the_licence_of_the_card(
         ("extract -i a.csv -o o.jsonl --format google --id-column id", 1, "--id-column has no place"),
         ("serve --max-wait 0", 2, "--max-wait 0.0"),
         ("serve --max-wait nan", 2, "--max-wait nan"),
+        ("serve --step-ms 9999999999999", 2, "step_seconds=9999999999.999; expected a number of seconds"),
         ("serve --drain-delay -1", 2, "--drain-delay=-1.0"),
     ],
 )

@@ -395,6 +395,23 @@ def test_the_same_input_may_be_written_otherwise(embed: Any, tmp_path: Path, mon
         embed(source=Source("b.txt", "text"), resume=True)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs links")
+def test_a_link_and_its_file_are_two_inputs(
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text_file(tmp_path / "a.txt", texts_of(3))
+    os.symlink("a.txt", tmp_path / "link.txt")
+    monkeypatch.chdir(tmp_path)
+    for number, first in enumerate((["a.txt"], ["a.txt", "link.txt"], ["a.txt", "./a.txt"])):
+        out = f"{number}.npy"
+        command = ["embed", "-m", str(short_folder), "-o", out, "--input"]
+        assert main([*command, *first]) == main([*command, *first, "--resume"]) == 0
+        for inputs in (first, ["a.txt", "link.txt"], ["link.txt", "./a.txt"]):
+            assert main([*command, *inputs, "--update"]) == 0
+            rows = lines_of(tmp_path / out.replace("npy", "ids.jsonl"))
+            assert [row["file"] for row in rows] == [name for name in inputs for _ in range(3)]
+
+
 def test_resuming_takes_no_other_file_for_the_finished_one(embed: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "out.npy", np.zeros((50, 24), dtype=np.float32))
     with pytest.raises(ValueError, match=r"out\.npy\.manifest\.json"):
