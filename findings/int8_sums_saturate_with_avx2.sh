@@ -85,7 +85,8 @@ for name, options in {
     print("seen: {} int8 {:.4f}, the same in uint8 {:.4f}, between them {:.4f}".format(name, *seen[name]))
 channels, reduced, default = seen.values()
 assert reduced[2] < 1e-4, "the behaviour has changed"
-if "vnni" not in Path("/proc/cpuinfo").read_text():
+cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+if "avx2" in cpu and "vnni" not in cpu:
     assert channels[2] > channels[1] and channels[0] > 1.5 * channels[1], "the behaviour has changed"
 EOF
 "$folder/venv/bin/python" "$folder/run.py" "$folder" > "$folder/out" 2> "$folder/log" || { cat "$folder/log"; exit 1; }

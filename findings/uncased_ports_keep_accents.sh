@@ -9,6 +9,7 @@
 #         lowers (strip_accents is null in the files): with keras-hub Czech lines are 0.49 off, Spanish 0.23, French
 #         0.16 (1 - cosine). The other two do not take Korean syllables, Indic letters and decomposed Vietnamese as BERT
 #         does.
+#         The figures of the Declaration were counted with its whole text, which is not in this script.
 # Output seen on 2026-11-29 (the tokens; of each port "same", or its own):
 #         English: free and equal
 #             keras-hub: same
