@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -118,6 +119,10 @@ class Source:
         """Return the texts of the columns of one row as its text."""
         given = [html_text(text) if self.html else text for text in texts if text is not None]
         return self.text_separator.join(filter(None, given)) if given else None
+
+
+_of_source = inspect.signature(Source.__init__)  # help() would show that of __new__
+Source.__signature__ = _of_source.replace(parameters=[*_of_source.parameters.values()][1:])  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass(slots=True)

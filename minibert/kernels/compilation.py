@@ -33,7 +33,6 @@ from numba.core.base import BaseContext
 from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import PassManager
 from numba.core.types.functions import BaseFunction
 
 from minibert.kernels.libraries import MACHINE
@@ -118,7 +117,7 @@ define void @{name}({parameters}) {{
 
 
 def function(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function to be compiled when compiled code calls it, or by `compile_library`."""
+    """Mark a function to be compiled when compiled code calls it, or by `compile_library`; Python must not call it."""
     return numba.njit(**_OPTIONS)(body)
 
 
@@ -191,7 +190,10 @@ def _code(codegen: Any) -> Any:
 
 
 def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
-    """Compile a function; return its name in LLVM, and the text of all code of this process, not optimised."""
+    """Compile a function; return its name in LLVM, and the text of all code of this process, not optimised.
+
+    If Numba raises, its function stays unfinished in that text, and this process cannot compile another one.
+    """
     signature = (types.int64,) * count
     known: dict[Any, tuple[Any, Any]] = {}
     find: Any = BaseFunction.get_call_type
@@ -219,9 +221,8 @@ def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
         (JITCPUCodegen, "set_env", lambda codegen, name, env: None),
         # Numba would measure each call of LLVM, once for each function that is being compiled.
         (event, "broadcast", lambda _: None),
-        # It would import all of its own functions again, and look for mistakes of its passes.
+        # It would import all of its own functions again.
         (BaseContext, "refresh", refresh),
-        (PassManager, "_ENFORCING", False),
         (BaseFunction, "get_call_type", find_once),
         (BaseContext, "get_abi_sizeof", functools.cache(BaseContext.get_abi_sizeof)),
     )
@@ -233,10 +234,10 @@ def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
         gc.disable()
         try:
             compiled.compile(signature)
+            result = compiled.overloads[signature]
+            return result.fndesc.llvm_func_name, str(_code(result.library.codegen))
         finally:
             for (owner, name, _), value in zip(changes, before, strict=True):
                 setattr(owner, name, value)
             if collects:
                 gc.enable()
-    result = compiled.overloads[signature]
-    return result.fndesc.llvm_func_name, str(_code(result.library.codegen))

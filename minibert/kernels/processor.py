@@ -217,7 +217,8 @@ def is_faster(compute_type: str) -> bool:
 
     On a Xeon that acts as other processors, the products of int16 and int8 take 0.82 and 0.83 times as long as those of
     float32 with AVX2 alone, and 0.95 and 0.97 with AVX-512 without VNNI. On a Zen 5 it is 0.69 and 0.77, and 0.69 and
-    0.74 (int8 with groups of 64 features). Measured with benchmarks/low_precision_processors.py.
+    0.74 (int8 with groups of 64 features). On a Zen 3, which has AVX2 alone, it is 0.66 and 0.67. Measured with
+    benchmarks/low_precision_processors.py.
     """
     return all(words_of(name).dot.name for name in FORMATS_OF[compute_type])
 

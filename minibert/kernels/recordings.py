@@ -28,7 +28,7 @@ from minibert.kernels.buffers import Buffers, aligned_empty
 from minibert.kernels.threads import Task, Team
 
 MOST_TOKENS = 256  # of the recordings of a model
-LONGEST = 32  # tokens of a recording that is kept. With more, Python's share of a forward is small (models/base.py)
+LONGEST = 32  # tokens of a recording that is kept. With more, Python's share of a forward is small (models/steps.py)
 
 
 class Recording:
