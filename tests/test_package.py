@@ -224,13 +224,13 @@ def test_imports_run_one_way() -> None:
 # the pages without the changelog and the list of mistakes, which are data. What adds lines raises a number in the same
 # commit, and the commit says what the lines are for. What removes lines lowers the number: at most SLACK may be free.
 BUDGET = {
-    "core": 14_447,
+    "core": 14_445,
     "vectors": 4_930,
     "lenses": 5_303,
-    "apps": 7_992,
+    "apps": 7_995,
     "tests": 34_199,
     "benchmarks": 4_253,
-    "words": 52_977,
+    "words": 53_780,
 }
 SLACK = {"words": 300}
 
