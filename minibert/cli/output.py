@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 
 from minibert._utils.files import check_output, explained, write_whole
 from minibert.cli.notation import in_options
-from minibert.corpus.conll import AS_TEXTS
 from minibert.corpus.input_lines import usable_lines
 from minibert.corpus.sources import Source
 
@@ -43,8 +42,6 @@ def standard_streams() -> Iterator[None]:
 
 def report_problem(problem: str, parser: argparse.ArgumentParser | None = None) -> None:
     """Print a problem or a warning on the standard error; one of the library with the options of the verb's parser."""
-    if AS_TEXTS in problem and "input_format" in getattr(parser, "given", ()):
-        return  # the caller has said that they are texts
     with contextlib.suppress(OSError):  # the result does not depend on this message
         print(f"minibert: {in_options(problem, parser)}", file=sys.stderr)
 

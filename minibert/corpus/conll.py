@@ -18,16 +18,13 @@ _TOKEN, _EMPTY_NODE = re.compile(r"(\d{1,9})-(\d{1,9})"), re.compile(r"\d+\.\d+"
 
 _CONLLU_ROW = re.compile(r"\d+([-.]\d+)?(\t[^\t]+){9}")
 
-AS_TEXTS = "are rows of CoNLL-U, and each is read as a text"
-"""What the message of `as_lines` says."""
-
 
 def as_lines(source: Source, rows: int, lines: int) -> str | None:
     """Return a message if a third of the lines of plain text are rows of CoNLL-U, as `count_rows` counts them."""
     if rows <= lines / 3:
         return None
     how = "--input FILE (embed, sparse, rerank, extract) or FILE (search); in Python, Source(file, 'conllu')"
-    what = f"{rows} of {counted(lines, 'line')} of {source.name} {AS_TEXTS}"
+    what = f"{rows} of {counted(lines, 'line')} of {source.name} are rows of CoNLL-U, and each is read as a text"
     return f"{what}. To read sentences, give --input-format conllu with {how}"
 
 

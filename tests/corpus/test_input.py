@@ -302,8 +302,6 @@ def test_rows_of_conllu_that_are_read_as_plain_text_are_said(embed: Embed, tmp_p
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         code, _, err = embed("-i", tmp_path / name, "-o", tmp_path / "o.npy")
         assert (code, "rows of CoNLL-U" in err, "--input-format conllu" in err) == (0, noted, noted)
-        explicit = embed("-i", tmp_path / name, "-o", tmp_path / "p.npy", "--input-format", "text")
-        assert (explicit[0], "CoNLL-U" in explicit[2]) == (0, False)
         with pytest.warns(match="CoNLL-U") if noted else contextlib.nullcontext():
             usable_lines(Source(str(tmp_path / name), input_format(name)))
 
